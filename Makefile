@@ -1,0 +1,82 @@
+# What CI runs is what a developer runs. Needs git, make and Python 3.10 or later on Debian or Ubuntu, as root or
+# with sudo; `make quickstart` and `make test` install the rest.
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart venv agent engines images format lint types test unit conformance packaging bench clean
+.NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# build-system.requires, so that pip builds the package with the compiler of the environment it installs into:
+# one copy of it instead of two, and `make agent` has it too.
+BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr -d ,)
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
+# A new package in backends/ has to be installed to be found; the folder's time tells.
+PACKAGE := pyproject.toml agent/build_agent.py backends
+
+help:  ## print this list (the default)
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+quickstart: $(VENV)/.installed agent  ## install sandboxkit into .venv, and Podman if no engine answers; run the example
+	$(RUN) tools/quickstart.py
+
+venv: $(VENV)/.developer  ## make .venv with everything that development needs
+
+$(RUN):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "Python 3.10 or later is needed; name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+		|| { $(SUDO) apt-get update -q && $(SUDO) apt-get install -y -q python3-venv; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(PACKAGE) | $(RUN)
+	$(INSTALL) $(BUILD_REQUIRES)
+	$(INSTALL) --no-build-isolation --editable '.[docker,podman]'
+	@touch $@
+
+$(VENV)/.developer: $(PACKAGE) | $(RUN)
+	$(INSTALL) $(BUILD_REQUIRES)
+	$(INSTALL) --no-build-isolation --editable '.[all,test,dev]'
+	@touch $@ $(VENV)/.installed
+
+agent: $(VENV)/.installed  ## compile the agent into the source tree, if its sources changed
+	@$(RUN) agent/build_agent.py
+
+engines:  ## set up Docker, Podman and rootless Podman; write build/engines.json
+	$(PYTHON) tools/engines.py up
+
+images: engines  ## make the test images on each engine
+	$(PYTHON) tools/images.py up
+
+format: venv  ## rewrite the Python code in the one style
+	$(RUN) -m ruff check --fix --quiet .
+	$(RUN) -m ruff format .
+
+lint: venv  ## check style and common mistakes
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+
+types: venv  ## check types with mypy --strict and pyright
+	$(RUN) -m mypy
+	$(RUN) -m pyright
+
+test: lint types agent engines images  ## everything, as CI does
+	$(RUN) -m pytest
+
+unit: venv agent  ## the tests that need no engine
+	$(RUN) -m pytest -m 'not engine and not packaging'
+
+conformance: venv agent images  ## the conformance suite on each engine
+	$(RUN) -m pytest tests/conformance
+
+packaging: venv  ## build, install and inspect what ships
+	$(RUN) -m pytest tests/packaging
+
+bench: venv agent images  ## compare with the engines' own calls and with other libraries
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script"; done
+
+clean:  ## stop the engines that `make engines` started; remove .venv and everything built
+	$(PYTHON) tools/engines.py down
+	rm -rf $(VENV) build dist *.egg-info sandboxkit/_agents .mypy_cache .pytest_cache .ruff_cache

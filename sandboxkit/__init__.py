@@ -1,0 +1,78 @@
+"""A disposable, locked-down workspace in a container, and commands in it: synchronous, fast, on Docker and Podman alike.
+
+>>> from sandboxkit import Sandbox
+>>> with Sandbox("python:3.12-slim").create_session() as session:  # doctest: +SKIP
+...     session.exec("python", ["-c", "print(6 * 7)"]).stdout
+'42\\n'
+"""
+
+from __future__ import annotations
+
+from .abort import AbortSignal
+from .backend import EngineInfo, Progress
+from .config import Limits, Network, Pull, Security, Workspace
+from .errors import (
+    CommandFailedError,
+    ConfigError,
+    EngineError,
+    EngineUnavailableError,
+    ErrorCode,
+    FileTooLargeError,
+    ImageNotFoundError,
+    LimitsNotEnforceableError,
+    PathError,
+    PolicyError,
+    PortError,
+    ProcessError,
+    SandboxError,
+    SessionBusyError,
+    SessionDestroyedError,
+    SessionLostError,
+    SessionNotFoundError,
+    UnsupportedError,
+)
+from .exec_stream import ExecStream
+from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
+from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
+from .session import Session, SessionState
+from .version import __version__
+
+__all__ = [
+    "AbortSignal",
+    "CommandFailedError",
+    "ConfigError",
+    "DockerSandbox",
+    "EngineError",
+    "EngineInfo",
+    "EngineUnavailableError",
+    "ErrorCode",
+    "Event",
+    "ExecResult",
+    "ExecStream",
+    "ExitEvent",
+    "FileTooLargeError",
+    "ImageNotFoundError",
+    "Limits",
+    "LimitsNotEnforceableError",
+    "Network",
+    "PathError",
+    "PodmanSandbox",
+    "PolicyError",
+    "PortError",
+    "ProcessError",
+    "Progress",
+    "Pull",
+    "SandboxError",
+    "Security",
+    "Session",
+    "SessionBusyError",
+    "SessionDestroyedError",
+    "SessionLostError",
+    "SessionNotFoundError",
+    "SessionState",
+    "StderrEvent",
+    "StdoutEvent",
+    "UnsupportedError",
+    "Workspace",
+    "__version__",
+]

@@ -1,0 +1,495 @@
+"""The host's side of the agent protocol: one connection a session, multiplexed into channels (agent/PROTOCOL.md).
+
+Threads: one reader a connection, started here and nowhere else. It decodes frames, hands output to each channel's sink,
+gives credit back and wakes whoever waits; it never runs a caller's code. Any thread may send; frames leave whole,
+one at a time, also when Ctrl-C interrupts the sender.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ._frames import (
+    HEADER,
+    INPUT_WINDOW,
+    MAX_CHANNEL,
+    MAX_CREDIT,
+    MAX_PAYLOAD,
+    Exit,
+    FrameType,
+    Hello,
+    ProtocolError,
+    Refusal,
+    Stream,
+    encode,
+    encode_exec,
+    encode_resize,
+    encode_u32,
+    parse_u32,
+)
+from .backend import ByteStream
+from .errors import EngineError, SandboxError, SessionDestroyedError, SessionLostError
+
+__all__ = ["Channel", "Connection", "Sink"]
+
+_LOST = (
+    "The session's container is gone: it was stopped or removed, ran out of memory, or its engine ended. "
+    "Create a new session."
+)
+
+
+class Latch:
+    """A binary semaphore whose `set` may come at any time, from any thread, any number of times.
+
+    Cheaper than a Condition, and `wait` in the main thread is interruptible by Ctrl-C. After `wait` the waiter looks at
+    the state it waits for: a wake may be stale.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the one waiter, now or at its next wait."""
+        with contextlib.suppress(RuntimeError):  # already set
+            self._lock.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it was set within `timeout` seconds (None: however long)."""
+        return self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+
+
+class Sink(Protocol):
+    """Where a channel's output goes; called by the reader thread, so it must not block."""
+
+    def feed(self, stream: Stream, chunk: memoryview) -> bool:
+        """Take the bytes (copy them). True gives their credit back at once; else the sink's owner calls `Channel.grant`."""
+        ...
+
+
+class Channel:
+    """One command's lane: made by its caller, opened by `Connection.open`, fed by the reader thread.
+
+    `outcome` is None while the command runs, then the Exit or Refusal the agent sent, or the error that ended the session.
+    `sent` counts the bytes of its EXEC that have left: none means that nothing was, or will be, run.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_returned",
+        "changed",
+        "extra",
+        "granted",
+        "id",
+        "input_credit",
+        "input_changed",
+        "outcome",
+        "pid",
+        "sent",
+        "sink",
+        "window",
+    )
+
+    def __init__(self, connection: Connection, sink: Sink, window: int) -> None:
+        self._connection = connection
+        self.id = 0
+        self.sent: list[int] = []
+        self.sink = sink
+        self.window = window
+        self.granted = window  # bytes the agent may still send (reader thread)
+        self.extra = 0  # granted by a finalizer, which must not take the credit lock
+        self._returned = 0  # consumed and not granted again yet
+        self.input_credit = INPUT_WINDOW
+        self.pid: int | None = None
+        self.outcome: Exit | Refusal | SandboxError | None = None
+        self.changed = Latch()
+        self.input_changed = Latch()
+
+    def send_input(self, data: memoryview) -> int:
+        """Send as much as there is credit for and return how much; 0 when there is none."""
+        size = min(len(data), self.input_credit, MAX_PAYLOAD)
+        if size > 0:
+            # The reader adds to the credit while we take from it, hence the lock in both places.
+            with self._connection.credit_lock:
+                self.input_credit -= size
+            self._connection.send(encode(FrameType.DATA, self.id, data[:size], Stream.STDIN))
+        return size
+
+    def close_input(self) -> None:
+        """The command will read end of file."""
+        self._connection.send(encode(FrameType.EOF, self.id, b"", Stream.STDIN))
+
+    def kill(self, grace: float) -> None:
+        """Ask for the end of the command's tree; `outcome` comes when it is dead."""
+        self._connection.send(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
+
+    def kill_later(self, grace: float = 0.0) -> None:
+        """`kill` that never waits for another sender: for finalizers, which may run amid a send on the same thread."""
+        if self.outcome is None:
+            self._connection.send_later(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the command's terminal its size."""
+        self._connection.send(encode_resize(self.id, rows, columns))
+
+    def grant(self, size: int) -> None:
+        """`size` bytes of output were consumed: give the credit back, a quarter of the window at a time."""
+        self._returned += size
+        if self._returned >= self.window // 4 and self.outcome is None:
+            returned, self._returned = self._returned, 0
+            with self._connection.credit_lock:
+                self.granted += returned
+            self._connection.send(encode_u32(FrameType.WINDOW, self.id, returned))
+
+    def grant_later(self, size: int) -> None:
+        """Grant `size` bytes beyond what was consumed, without waiting: see `kill_later`."""
+        self.extra += size
+        self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, size))
+
+    # The reader thread's side.
+
+    def receive(self, stream: Stream, chunk: memoryview) -> None:
+        """Output came."""
+        size = len(chunk)
+        if self.sink.feed(stream, chunk):
+            self.grant(size)
+
+    def finish(self, outcome: Exit | Refusal | SandboxError) -> None:
+        """The last frame, or the end of the session."""
+        if self.outcome is None:
+            self.outcome = outcome
+        self.changed.set()
+        self.input_changed.set()
+
+
+class Connection:
+    """A session's stream to its agent. `start` begins reading; `close` ends it and gives everything back.
+
+    After the stream has ended, for whatever reason, `lost` holds the error, every open channel has finished with it and every
+    further call raises it.
+    """
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._send_stream = stream.send
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # one frame at a time
+        self._later: deque[bytes] = deque()
+        self._table = threading.Lock()
+        self.credit_lock = threading.Lock()
+        self._channels: dict[int, Channel] = {}
+        self._next = 1
+        self._decoder = Decoder(self)
+        self._hello: Hello | None = None
+        self._hello_changed = Latch()
+        self._thread = threading.Thread(target=self._read, name="sandboxkit-reader", daemon=True)
+        self.lost: SandboxError | None = None
+
+    def start(self) -> None:
+        """Begin reading. Called once."""
+        self._thread.start()
+
+    def wait_hello(self, timeout: float) -> Hello:
+        """The agent's first frame. EngineError when none came in time, SessionLostError when the stream ended instead."""
+        self._hello_changed.wait(timeout)
+        if self._hello is None:
+            self.raise_if_unusable()
+            raise EngineError(
+                f"The agent did not answer within {timeout:g} s of the container's start"
+                f"{self._diagnostics()}. The host may be overloaded: try again.",
+                retryable=True,
+            )
+        return self._hello
+
+    def open(self, channel: Channel, request: bytes, early_input: memoryview | None = None) -> None:
+        """Send an EXEC (§5.1, payload) on a new channel; with `early_input`, its first bytes travel along."""
+        self.raise_if_unusable()
+        # Numbers must reach the agent rising (§4.1): so the frame leaves under the lock that gave the number.
+        with self._table:
+            if self._next > MAX_CHANNEL:
+                raise SessionLostError("This session has run 2,147,483,647 commands. Create a new one.")
+            channel.id = self._next
+            self._next += 1
+            frame = encode_exec(channel.id, request)
+            if early_input is not None:
+                size = min(len(early_input), channel.input_credit)
+                channel.input_credit -= size
+                frame += encode(FrameType.DATA, channel.id, early_input[:size], Stream.STDIN)
+                if size == len(early_input):
+                    frame += encode(FrameType.EOF, channel.id, b"", Stream.STDIN)
+            self._channels[channel.id] = channel
+            try:
+                with self._lock:
+                    self._send_locked(frame, channel.sent)
+            except BaseException:
+                if not channel.sent:
+                    self._channels.pop(channel.id, None)
+                raise
+        self._flush_later()
+        if self.lost is not None:
+            channel.finish(self.lost)  # the reader may have ended before the channel was in the table
+
+    def send(self, frame: bytes) -> None:
+        """Send a whole frame. SessionLostError when the stream is broken; Ctrl-C is raised after the frame is complete."""
+        self.raise_if_unusable()
+        with self._lock:
+            self._send_locked(frame)
+        self._flush_later()
+
+    def send_later(self, frame: bytes) -> None:
+        """Send without ever blocking on the lock: now if it is free, else when its holder is done."""
+        if self.lost is None and os.getpid() == self._pid:
+            self._later.append(frame)
+            with contextlib.suppress(SandboxError):
+                self._flush_later()
+
+    def _flush_later(self) -> None:
+        # The holder of the lock looks again after releasing it, so a frame queued at any moment is sent by someone.
+        while self._later and self._lock.acquire(blocking=False):
+            try:
+                while self._later:
+                    self._send_locked(self._later.popleft())
+            finally:
+                self._lock.release()
+
+    def _send_locked(self, frame: bytes, sent: list[int] | None = None) -> None:
+        # Python runs signal handlers between bytecodes, so `n = send(x)` can send and then lose n to a KeyboardInterrupt.
+        # `extend` and `map` call the socket's C method and store its count with no bytecode between: `sent` is always true,
+        # and a frame that has begun is completed before the interrupt goes on.
+        sent = [] if sent is None else sent
+        view = memoryview(frame)
+        interrupt: BaseException | None = None
+        try:
+            while True:
+                try:
+                    while sum(sent) < len(view) and (interrupt is None or sent):
+                        sent.extend(map(self._send_stream, (view[sum(sent) :],)))
+                    break
+                except OSError as error:  # TimeoutError is one: no byte could go for the stream's whole timeout
+                    self.fail(_lost_error(f" ({error})"))
+                    break
+                except BaseException as error:
+                    interrupt = error
+        finally:
+            if 0 < sum(sent) < len(view):  # a second Ctrl-C, outside the inner try: half a frame is worse than no session
+                self.fail(_lost_error(" (interrupted twice within a frame)"))
+        if interrupt is not None:
+            raise interrupt
+        self.raise_if_unusable()
+
+    def raise_if_unusable(self) -> None:
+        """Raise why no command can run here any more, if so."""
+        if os.getpid() != self._pid:
+            raise SessionDestroyedError(
+                "This session belongs to the parent of this forked process. Create a session in the process that uses it."
+            )
+        if self.lost is not None:
+            raise self.lost.with_traceback(None)
+
+    def fail(self, error: SandboxError) -> None:
+        """End the connection: every waiting and every later call raises `error`. The first error stays."""
+        if self.lost is None:
+            self.lost = error
+        self._stream.shutdown()
+        self._finish_all()
+
+    def close(self, error: SandboxError) -> None:
+        """`fail`, then wait for the reader and give the descriptors back. In a forked child it only drops the descriptors."""
+        if os.getpid() != self._pid:
+            return  # a shutdown here would end the parent's session
+        self.fail(error)
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._stream.close()
+
+    def shutdown(self) -> None:
+        """End the stream without waiting: for finalizers."""
+        if os.getpid() == self._pid:
+            self._stream.shutdown()
+
+    def _diagnostics(self) -> str:
+        text = self._stream.diagnostics()
+        return f"; it said: {text[-1000:]}" if text else ""
+
+    # The reader thread.
+
+    def _read(self) -> None:
+        receive, feed = self._stream.receive, self._decoder.feed
+        error: SandboxError
+        try:
+            while True:
+                try:
+                    chunk = receive()
+                except TimeoutError:
+                    continue
+                if not chunk:
+                    error = _lost_error(self._diagnostics())
+                    break
+                feed(chunk)
+        except ProtocolError as broken:
+            error = SessionLostError(f"The container broke the agent's protocol ({broken}). Create a new session.")
+        except SandboxError as failed:
+            error = failed
+        except OSError as failed:
+            error = _lost_error(f" ({failed}){self._diagnostics()}")
+        self.fail(error)
+
+    def _finish_all(self) -> None:
+        assert self.lost is not None
+        while self._channels:
+            with contextlib.suppress(KeyError):
+                self._channels.popitem()[1].finish(self.lost)
+        self._hello_changed.set()
+
+    def said_hello(self, hello: Hello) -> None:
+        """Reader thread: the first frame."""
+        self._hello = hello
+        self._hello_changed.set()
+
+    def channel(self, number: int) -> Channel:
+        """Reader thread: the open channel of a frame; ProtocolError when it is not open (§4.1)."""
+        found = self._channels.get(number)
+        if found is None:
+            raise ProtocolError(f"a frame for channel {number}, which is not open")
+        return found
+
+    def finished(self, number: int, outcome: Exit | Refusal) -> None:
+        """Reader thread: a channel's last frame."""
+        channel = self.channel(number)
+        del self._channels[number]
+        channel.finish(outcome)
+
+
+def _lost_error(detail: str) -> SessionLostError:
+    return SessionLostError(_LOST + detail)
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds as the protocol's u32 of ms: rounded up, so that a tiny bound is not "none"."""
+    return min(-int(-seconds * 1000 // 1), 2**32 - 1)
+
+
+class Decoder:
+    """Turns the received bytes into calls on the connection. Holds at most one frame of 64 KiB, and of DATA nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._header = bytearray()
+        self._left = 0  # of the current frame's payload
+        self._type = 0
+        self._flags = 0
+        self._number = 0
+        self._target: Channel | None = None  # of the current DATA frame
+        self._payload = bytearray()
+        self._greeted = False
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take the next bytes. ProtocolError when they break a rule."""
+        position, end = 0, len(chunk)
+        while position < end:
+            if self._left:
+                piece = chunk[position : position + self._left]
+                position += len(piece)
+                self._left -= len(piece)
+                if self._target is not None:
+                    self._target.receive(Stream(self._flags), piece)
+                    continue
+                self._payload += piece
+            elif not self._header and end - position >= HEADER.size:
+                self._begin(*HEADER.unpack_from(chunk, position))
+                position += HEADER.size
+                if self._target is not None:
+                    continue
+            else:
+                need = HEADER.size - len(self._header)
+                self._header += chunk[position : position + need]
+                position = min(position + need, end)
+                if len(self._header) < HEADER.size:
+                    return
+                self._begin(*HEADER.unpack(self._header))
+                self._header.clear()
+            if not self._left and self._target is None:
+                payload = bytes(self._payload)
+                self._payload.clear()
+                self._dispatch(payload)
+
+    def _begin(self, length: int, number: int, kind: int, flags: int, reserved: int) -> None:
+        if length > MAX_PAYLOAD:
+            raise ProtocolError(f"a frame of {length} bytes")
+        if reserved:
+            raise ProtocolError("a frame with reserved bits set")
+        if not self._greeted and kind != FrameType.HELLO:
+            raise ProtocolError(f"a frame of type {kind:#04x} before HELLO")
+        self._left, self._number, self._type, self._flags = length, number, kind, flags
+        self._target = None
+        if kind == FrameType.DATA:
+            if flags not in (Stream.STDOUT, Stream.STDERR):
+                raise ProtocolError(f"output on stream {flags}")
+            channel = self._connection.channel(number)
+            with self._connection.credit_lock:
+                channel.granted -= length
+            if channel.granted + channel.extra < 0:
+                raise ProtocolError("more output than it was granted")
+            self._target = channel
+
+    def _dispatch(self, payload: bytes) -> None:
+        kind, number = self._type, self._number
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise ProtocolError(f"a frame of unknown type {kind:#04x}")
+        if kind == FrameType.HELLO:
+            if self._greeted or number:
+                raise ProtocolError("a second HELLO")
+            self._greeted = True
+        handler(self._connection, number, payload)
+
+
+def _on_hello(connection: Connection, number: int, payload: bytes) -> None:
+    connection.said_hello(Hello.parse(payload))
+
+
+def _on_pong(connection: Connection, number: int, payload: bytes) -> None:
+    if number or len(payload) > 8:
+        raise ProtocolError("a malformed PONG")
+
+
+def _on_started(connection: Connection, number: int, payload: bytes) -> None:
+    channel = connection.channel(number)
+    channel.pid = parse_u32(payload)
+    channel.changed.set()
+
+
+def _on_window(connection: Connection, number: int, payload: bytes) -> None:
+    channel = connection.channel(number)
+    with connection.credit_lock:
+        channel.input_credit += parse_u32(payload)
+    if channel.input_credit > MAX_CREDIT:
+        raise ProtocolError("more credit than the protocol allows")
+    channel.input_changed.set()
+    channel.changed.set()
+
+
+def _on_exit(connection: Connection, number: int, payload: bytes) -> None:
+    connection.finished(number, Exit.parse(payload))
+
+
+def _on_error(connection: Connection, number: int, payload: bytes) -> None:
+    connection.finished(number, Refusal.parse(payload))
+
+
+_HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
+    FrameType.HELLO: _on_hello,
+    FrameType.PONG: _on_pong,
+    FrameType.STARTED: _on_started,
+    FrameType.WINDOW: _on_window,
+    FrameType.EXIT: _on_exit,
+    FrameType.ERROR: _on_error,
+}

@@ -1,0 +1,76 @@
+"""What a command reads on its standard input: bytes, or a source that is read as the command reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Union
+
+from . import _validate as check
+from ._channel import Channel
+from ._frames import INPUT_WINDOW
+
+__all__ = ["Input", "InputSource"]
+
+InputSource = Union[bytes, bytearray, memoryview, str, IO[bytes], Iterator[bytes], None]
+
+
+class Input:
+    """The rest of a command's input. `pump` is called by the thread that waits for the command."""
+
+    def __init__(self, chunks: Iterator[bytes], early: memoryview | None) -> None:
+        self.early = early
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+        self._ended = False
+        self._channel: Channel | None = None
+
+    @classmethod
+    def of(cls, source: object) -> Input | None:
+        """From what a caller passed as `input`; None when there is none. ConfigError for another type."""
+        if source is None:
+            return None
+        if isinstance(source, str):
+            source = source.encode("utf-8", "surrogateescape")
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            # It travels with the command itself: no further frame when it fits the first window.
+            return cls(iter(()), memoryview(source).cast("B"))
+        if hasattr(source, "read"):
+            if hasattr(source, "encoding"):
+                check.fail("input", source, "a file opened in binary mode ('rb')")
+            return cls(_read(source), None)
+        if isinstance(source, Iterator):
+            return cls(source, None)
+        check.fail("input", source, "bytes, str, a file opened in binary mode, or an iterator of bytes")
+
+    def began(self, channel: Channel) -> None:
+        """The command was sent, and with it as much of `early` as its window took."""
+        self._channel = channel
+        if self.early is not None:
+            taken = min(len(self.early), INPUT_WINDOW)
+            self._ended = taken == len(self.early)
+            self._rest = self.early[taken:]
+
+    def pump(self) -> bool:
+        """Send what there is credit for. False when the caller may sleep: all is sent, or there is no credit."""
+        channel = self._channel
+        if self._ended or channel is None or channel.input_credit <= 0:
+            return False
+        if not len(self._rest):
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self._ended = True
+                channel.close_input()
+                return True
+            if not isinstance(chunk, (bytes, bytearray, memoryview)):
+                check.fail("input", chunk, "an iterator or file that gives bytes, not text")
+            self._rest = memoryview(chunk).cast("B")
+            return True
+        self._rest = self._rest[channel.send_input(self._rest) :]
+        return True
+
+
+def _read(source: IO[bytes]) -> Iterator[bytes]:
+    # A pipe's or socket's read1 gives what is there; plain read would wait for the whole block.
+    read = getattr(source, "read1", source.read)
+    while chunk := read(INPUT_WINDOW):
+        yield chunk

@@ -1,0 +1,169 @@
+"""From a checked ContainerSpec to a connection whose settings have been proved, or to nothing at all."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+
+import attrs
+
+from ._channel import Connection
+from ._frames import Hello
+from .backend import (
+    AgentMissing,
+    Backend,
+    ByteStream,
+    ContainerSpec,
+    ContainerStatus,
+    EngineInfo,
+    Feature,
+)
+from .config import Limits, NetworkMode
+from .errors import EngineError, LimitsNotEnforceableError, SandboxError, SessionLostError
+
+__all__ = ["Launched", "check_limits", "launch"]
+
+HELLO_TIMEOUT = 60.0
+"""Seconds from the container's start to the agent's first frame, on a badly loaded host."""
+
+_ATTEMPTS = 6
+
+
+@attrs.frozen
+class Launched:
+    """A running container and the connection to its agent. Whoever holds it removes the container."""
+
+    container_id: str
+    connection: Connection
+
+
+def check_limits(limits: Limits, info: EngineInfo) -> None:
+    """LimitsNotEnforceableError for the first limit the engine would ignore in silence, unless that is allowed."""
+    if limits.allow_unenforced:
+        return
+    asked = {"memory": limits.memory_mb, "pids": limits.pids, "cpus": limits.cpus, "disk": limits.disk_mb}
+    names = {"memory": "memory_mb", "pids": "pids", "cpus": "cpus", "disk": "disk_mb"}
+    missing = [names[key] for key, value in asked.items() if value is not None and key not in info.enforceable]
+    if missing:
+        kind = "rootless " if info.rootless else ""
+        raise LimitsNotEnforceableError(
+            f"{kind}{info.backend} {info.version} at {info.url} (cgroup v{info.cgroup_version}) would ignore "
+            f"{', '.join('limits.' + name for name in missing)} in silence. Pass Limits(allow_unenforced=True) to go on without, "
+            f"set {'them' if len(missing) > 1 else 'it'} to None, or use an engine that enforces "
+            f"{'them' if len(missing) > 1 else 'it'}.",
+            details={"limits": missing},
+        )
+
+
+def launch(backend: Backend, spec: ContainerSpec) -> Launched:
+    """Create, attach, start, and prove. On any exception, Ctrl-C included, the container is gone.
+
+    The agent's volume may be filled by another process at this moment, or have been pruned: then the start fails with
+    AgentMissing and is tried again on a volume filled anew.
+    """
+    for attempt in range(_ATTEMPTS):
+        backend.install_agent(spec.agent, spec.image)
+        try:
+            return _attempt(backend, spec)
+        except AgentMissing as missing:
+            reason = str(missing)
+            # Several processes heal at once: each waits a different while, so that they do not fill in step for ever.
+            threading.Event().wait(random.uniform(0, 0.1 * 2**attempt))
+    raise EngineError(
+        f"The agent could not be put into its volume {spec.agent.volume} in {_ATTEMPTS} attempts ({reason}). "
+        "Remove that volume, and check that the engine can write volumes.",
+        retryable=True,
+    )
+
+
+def _attempt(backend: Backend, spec: ContainerSpec) -> Launched:
+    container_id = backend.create(spec)
+    connection: Connection | None = None
+    stream: ByteStream | None = None
+    try:
+        stream = backend.attach(container_id)
+        backend.start(container_id)
+        connection = Connection(stream)
+        connection.start()
+        status = backend.inspect(container_id)
+        hello = connection.wait_hello(HELLO_TIMEOUT)
+        if hello.facts.get("build") != spec.agent.build:
+            raise AgentMissing(f"the volume holds agent {hello.facts.get('build')}, not {spec.agent.build}")
+        _prove(backend, spec, status, hello)
+        return Launched(container_id, connection)
+    except BaseException:
+        gone = SessionLostError("The session could not be created.")
+        if connection is not None:
+            connection.close(gone)
+        elif stream is not None:
+            stream.close()
+        with contextlib.suppress(SandboxError):  # the first error is the one to tell
+            backend.remove(container_id)
+        raise
+
+
+def _prove(backend: Backend, spec: ContainerSpec, status: ContainerStatus, hello: Hello) -> None:
+    """EngineError naming every setting that was asked for and is not in force, by the engine's word or from inside."""
+    wrong = list(_from_engine(backend, spec, status)) + list(_from_inside(backend, spec, hello))
+    if wrong:
+        raise EngineError(
+            f"{backend.name} did not put every setting in force, so the session was not created: {'; '.join(wrong)}.",
+            details={"settings": wrong},
+        )
+
+
+def _from_engine(backend: Backend, spec: ContainerSpec, status: ContainerStatus) -> list[str]:
+    wrong, effective = [], status.effective
+
+    def expect(name: str, value: object, wanted: object) -> None:
+        if value is not None and value != wanted:
+            wrong.append(f"{name} is {value} by the engine's inspect, not {wanted}")
+
+    if Feature.ISOLATION in backend.features:
+        expect("capabilities_dropped", effective.capabilities_dropped, True)
+        expect("no_new_privileges", effective.no_new_privileges, True)
+        expect("privileged", effective.privileged, False)
+        if spec.network.mode is NetworkMode.NONE:
+            expect("network", effective.network, "none")
+    if Feature.READONLY_ROOTFS in backend.features:
+        expect("readonly_rootfs", effective.readonly_rootfs, spec.security.readonly_rootfs)
+    if spec.security.runtime is not None:
+        expect("runtime", effective.runtime, spec.security.runtime)
+    enforceable = backend.info().enforceable
+    limits = spec.limits
+    if limits.memory_mb is not None and "memory" in enforceable:
+        expect("memory_bytes", effective.memory_bytes, limits.memory_mb * 1024 * 1024)
+    if limits.pids is not None and "pids" in enforceable:
+        expect("pids", effective.pids, limits.pids)
+    if limits.cpus is not None and "cpus" in enforceable and effective.cpus is not None:
+        expect("cpus", round(effective.cpus, 2), round(limits.cpus, 2))
+    return wrong
+
+
+def _from_inside(backend: Backend, spec: ContainerSpec, hello: Hello) -> list[str]:
+    wrong = []
+
+    def expect(name: str, wanted: int, base: int = 10) -> None:
+        value = hello.number(name, base)
+        if value != wanted:
+            wrong.append(f"{name} is {hello.facts.get(name) or 'unreadable'} inside, not {wanted}")
+
+    if Feature.ISOLATION in backend.features:
+        for name in ("cap_eff", "cap_prm", "cap_bnd"):
+            expect(name, 0, 16)
+        expect("no_new_privs", 1)
+        # A custom OCI runtime (gVisor) filters system calls itself and reports no seccomp of the host's.
+        if spec.security.runtime is None:
+            expect("seccomp", 2)
+        expect("pid", 1)
+    if Feature.READONLY_ROOTFS in backend.features and spec.security.readonly_rootfs:
+        expect("rootfs_ro", 1)
+    expect("workspace_writable", 1)
+    enforceable = backend.info().enforceable
+    # Not every engine shows the container its own cgroup files: what can be read must be right.
+    if spec.limits.memory_mb is not None and "memory" in enforceable and hello.number("memory_max") is not None:
+        expect("memory_max", spec.limits.memory_mb * 1024 * 1024)
+    if spec.limits.pids is not None and "pids" in enforceable and hello.number("pids_max") is not None:
+        expect("pids_max", spec.limits.pids)
+    return wrong

@@ -1,0 +1,93 @@
+"""Finding backends: the entry points of the group `sandboxkit.backends`, and the one engine that answers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from importlib.metadata import EntryPoint, entry_points
+
+from . import _validate as check
+from .backend import Backend
+from .errors import ConfigError, EngineUnavailableError
+
+__all__ = ["available", "connect", "forget"]
+
+GROUP = "sandboxkit.backends"
+_PREFERRED = ("podman", "docker")
+_NEVER_AUTO = frozenset({"bubblewrap"})  # it runs the host's own programs: only ever on request
+
+_lock = threading.Lock()
+_connected: dict[tuple[str, str | None], tuple[int, Backend]] = {}
+
+
+@functools.lru_cache(maxsize=1)
+def _entries() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def available() -> tuple[str, ...]:
+    """The names of the installed backends, those that `auto` tries first at the front."""
+    names = _entries()
+    return tuple(sorted(names, key=lambda name: (name not in _PREFERRED, _PREFERRED.index(name) if name in _PREFERRED else 0, name)))
+
+
+def connect(name: str = "auto", url: str | None = None) -> Backend:
+    """The backend `name` at `url`, one for the process: argument, then SANDBOXKIT_BACKEND, then the first engine that answers.
+
+    ConfigError for an unknown name; EngineUnavailableError, with all that was tried, when nothing answers.
+    """
+    if name == "auto":
+        name = os.environ.get("SANDBOXKIT_BACKEND") or "auto"
+        url = url or os.environ.get("SANDBOXKIT_URL") or None
+    if name != "auto" and name not in _entries():
+        check.fail("backend", name, ", ".join(repr(known) for known in ("auto", *available())))
+    if name == "auto" and url is not None:
+        raise ConfigError(
+            "url was given without a backend; accepted: backend='docker' or backend='podman' with it",
+            details={"field": "backend"},
+        )
+    with _lock:
+        found = _connected.get((name, url))
+        # A fork must not share its parent's sockets: the child connects anew.
+        if found is not None and found[0] == os.getpid():
+            return found[1]
+        backend = _first_that_answers() if name == "auto" else _load(name).connect(url)
+        _connected[(name, url)] = (os.getpid(), backend)
+        return backend
+
+
+def forget() -> None:
+    """Close every backend this process has connected; the next call connects anew. For tests and long-lived workers."""
+    with _lock:
+        for pid, backend in _connected.values():
+            if pid == os.getpid():
+                backend.close()
+        _connected.clear()
+
+
+def _load(name: str) -> type[Backend]:
+    loaded: type[Backend] = _entries()[name].load()
+    return loaded
+
+
+def _first_that_answers() -> Backend:
+    tried: list[str] = []
+    advice: list[str] = []
+    # First whatever runs already; only then may an engine start a service of its own.
+    for may_start in (False, True):
+        for name in available():
+            if name in _NEVER_AUTO:
+                continue
+            try:
+                return _load(name).connect(None, may_start=may_start)
+            except EngineUnavailableError as error:
+                if may_start:
+                    found = error.details.get("tried")
+                    tried += [f"{name}: {item}" for item in found] if isinstance(found, list) else [f"{name}: {error}"]
+                    advice.append(str(error))
+    if not advice:
+        raise EngineUnavailableError(
+            "No backend is installed. Install one: pip install 'sandboxkit[podman]' or pip install 'sandboxkit[docker]'."
+        )
+    raise EngineUnavailableError("No engine answers.\n" + "\n".join(advice), details={"tried": tried})

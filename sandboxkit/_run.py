@@ -1,0 +1,319 @@
+"""One command on its way: from a checked request through a channel to an ExecResult, for `exec` and `exec_stream` alike."""
+
+from __future__ import annotations
+
+import contextlib
+import signal as signals
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from . import _validate as check
+from ._channel import Channel, Connection, milliseconds
+from ._frames import ExecFlag, Exit, Refusal, RefusalCode, Stream, exec_payload
+from ._input import Input
+from ._output import HeadTail, incomplete_tail
+from .abort import POLL, Abort, AbortSignal
+from .errors import EngineError, PathError, SandboxError, SessionLostError
+from .results import Event, ExecResult, StderrEvent, StdoutEvent
+
+__all__ = ["Request", "Run"]
+
+_COLLECT_WINDOW = 1024 * 1024
+_STREAM_WINDOW = 256 * 1024
+_MARGIN = 10.0  # seconds the agent may be late with a timeout before the session counts as lost
+_ABANDON = 5.0  # seconds to wait for the end of a tree after Ctrl-C
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """A command whose every field has been checked. Times in seconds."""
+
+    command: str
+    args: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    input: Input | None
+    interactive: bool
+    timeout: float | None
+    timeout_grace: float
+    abort_grace: float
+    abort: Abort | None
+    max_output_bytes: int
+    tty: tuple[int, int] | None = None
+
+    def payload(self, window: int) -> bytes:
+        """The EXEC's bytes."""
+        flags = ExecFlag.NONE
+        if self.input is not None or self.interactive:
+            flags |= ExecFlag.STDIN
+        if self.tty is not None:
+            flags |= ExecFlag.TTY
+        rows, columns = self.tty or (24, 80)
+        return exec_payload(
+            (self.command, *self.args),
+            cwd=self.cwd,
+            env=self.env,
+            flags=flags,
+            window=window,
+            timeout_ms=0 if self.timeout is None else milliseconds(self.timeout),
+            grace_ms=milliseconds(self.timeout_grace),
+            rows=rows,
+            columns=columns,
+        )
+
+
+class _Collector:
+    """A sink that keeps head and tail of both streams."""
+
+    def __init__(self, cap: int) -> None:
+        self.stdout = HeadTail(cap)
+        self.stderr = HeadTail(cap)
+
+    def feed(self, stream: Stream, chunk: memoryview) -> bool:
+        (self.stdout if stream is Stream.STDOUT else self.stderr).feed(chunk)
+        return True
+
+
+class _Queue(_Collector):
+    """A sink that also queues the output for a consumer, who gives its credit back; so it holds a window at most."""
+
+    def __init__(self, cap: int) -> None:
+        super().__init__(cap)
+        self._lock = threading.Lock()
+        self._chunks: list[tuple[Stream, bytearray]] = []
+        self.discard = False
+        self.changed: Callable[[], None] = lambda: None
+
+    def feed(self, stream: Stream, chunk: memoryview) -> bool:
+        super().feed(stream, chunk)
+        if self.discard:
+            return True
+        with self._lock:
+            # Small writes join the chunk that waits, so a flood of single bytes costs no object each.
+            if self._chunks and self._chunks[-1][0] is stream:
+                self._chunks[-1][1].extend(chunk)
+            else:
+                self._chunks.append((stream, bytearray(chunk)))
+        self.changed()
+        return False
+
+    def take(self) -> list[tuple[Stream, bytearray]]:
+        with self._lock:
+            taken, self._chunks = self._chunks, []
+        return taken
+
+
+class Run:
+    """A started command. `result` or `events` is called by one thread at a time; then `release` once, by either.
+
+    On any exception out of here, the interrupts of Ctrl-C included, the command's whole tree is dead or dying.
+    """
+
+    def __init__(self, connection: Connection, request: Request, *, stream: bool, release: Callable[[], None]) -> None:
+        self._connection = connection
+        self._request = request
+        self._release = release
+        self._released = threading.Lock()
+        self._sink = _Queue(request.max_output_bytes) if stream else _Collector(request.max_output_bytes)
+        self.channel = Channel(connection, self._sink, _STREAM_WINDOW if stream else _COLLECT_WINDOW)
+        if isinstance(self._sink, _Queue):
+            self._sink.changed = self.channel.changed.set
+        self._input = request.input
+        self._aborted = False
+        self._started = time.monotonic()
+        self._deadline: float | None = None
+        if request.timeout is not None:
+            self._deadline = self._started + request.timeout + request.timeout_grace + _MARGIN
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Send it. SandboxError when the session can't take it; after any exception nothing runs."""
+        early = None if self._input is None else self._input.early
+        payload = self._request.payload(self.channel.window)
+        check.request_size(len(payload))
+        self._connection.open(self.channel, payload, early)
+        if self._input is not None:
+            self._input.began(self.channel)
+        if isinstance(self._request.abort, AbortSignal):
+            # Told by the thread that sets the signal: no polling. The callback must not block: kill_later never does.
+            self._unsubscribe = self._request.abort.add_callback(self._abort_told)
+
+    def result(self) -> ExecResult:
+        """Wait for the end. Raises what the session ended with, PathError for a bad cwd, or KeyboardInterrupt."""
+        try:
+            while not self._turn():
+                pass
+            return self._finish()
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            self.release()
+
+    def events(self) -> Iterator[Event]:
+        """Output as it comes; ends when the command has, then `result` gives the result at once."""
+        assert isinstance(self._sink, _Queue)
+        held = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+        while True:
+            ended = self._turn()
+            for stream, chunk in self._sink.take():
+                self.channel.grant(len(chunk))
+                if self._deadline is not None:  # however long the consumer took, the agent gets its margin from here
+                    self._deadline = max(self._deadline, time.monotonic() + _MARGIN)
+                data = held[stream] + chunk
+                cut = len(data) - incomplete_tail(data)
+                held[stream] = data[cut:]
+                if cut:
+                    yield _event(stream, bytes(data[:cut]))
+            if ended:
+                break
+        for stream, data in held.items():
+            if data:
+                yield _event(stream, bytes(data))
+
+    def write(self, data: memoryview, gone: Callable[[], SandboxError]) -> None:
+        """Send all of `data` as input, waiting for credit as a pipe would. Raises `gone()` once the command has ended."""
+        while len(data):
+            if self.channel.outcome is not None:
+                raise gone()
+            data = data[self.channel.send_input(data) :]
+            if len(data) and self.channel.input_credit <= 0:
+                self.channel.input_changed.wait(None)
+
+    def abandon(self) -> None:
+        """Kill the tree and wait until it is dead, a few seconds at most. Never raises but for a second Ctrl-C."""
+        channel = self.channel
+        if not channel.sent or channel.outcome is not None:
+            return
+        self._let_go()
+        end = time.monotonic() + _ABANDON
+        while channel.outcome is None and time.monotonic() < end:
+            channel.changed.wait(0.1)
+
+    def drop(self) -> None:
+        """`abandon` and `release` for a finalizer: takes no lock that its own thread may hold, waits for nothing."""
+        if self.channel.sent and self.channel.outcome is None:
+            self._let_go()
+        self.release()
+
+    def _let_go(self) -> None:
+        # The EXIT comes after the output that was in the pipes, which nobody reads any more: from here the reader gives
+        # its credit back, and one window more for what is queued.
+        if isinstance(self._sink, _Queue):
+            self._sink.discard = True
+            self.channel.grant_later(self.channel.window)
+        self.channel.kill_later()
+
+    def release(self) -> None:
+        """Give the session's slot back and forget the abort signal. Idempotent."""
+        if self._released.acquire(blocking=False):
+            if self._unsubscribe is not None:
+                self._unsubscribe()
+            self._release()
+
+    def _turn(self) -> bool:
+        # Wait until something may have changed, then do what is due. True when the command has ended.
+        channel = self.channel
+        if channel.outcome is not None:
+            return True
+        if self._input is not None and self._input.pump():
+            return channel.outcome is not None
+        channel.changed.wait(self._pause())
+        if channel.outcome is not None:
+            return True
+        if not self._aborted and self._request.abort is not None and self._request.abort.is_set():
+            self._aborted = True
+            channel.kill(self._request.abort_grace)
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            self._overdue()
+        return False
+
+    def _pause(self) -> float | None:
+        pauses = []
+        if self._deadline is not None:
+            pauses.append(self._deadline - time.monotonic() + 0.001)
+        abort = self._request.abort
+        if abort is not None and not self._aborted:
+            look = abort.next_look() if isinstance(abort, AbortSignal) else POLL
+            if look is not None:
+                pauses.append(look)
+        return min(pauses, default=None)
+
+    def _overdue(self) -> None:
+        # A slow consumer of a stream holds back the EXIT behind its output: that is its right, as with a pipe.
+        if isinstance(self._sink, _Queue) and self.channel.granted <= 0:
+            return
+        self._connection.fail(
+            SessionLostError(
+                "The sandbox did not end a command at its timeout: it is frozen, or its host is. Create a new session."
+            )
+        )
+
+    def _abort_told(self) -> None:
+        # On the thread that sets the signal, so a stream dies at once although its consumer sleeps.
+        self._aborted = True
+        self.channel.kill_later(self._request.abort_grace)
+
+    def _finish(self) -> ExecResult:
+        outcome = self.channel.outcome
+        if isinstance(outcome, Exit):
+            return self._result(outcome)
+        if isinstance(outcome, Refusal):
+            raise _refused(outcome, self._request.cwd)
+        assert outcome is not None
+        raise outcome.with_traceback(None)
+
+    def _result(self, exit_: Exit) -> ExecResult:
+        request, out, err = self._request, self._sink.stdout, self._sink.stderr
+        timed_out = exit_.reason == Exit.TIMEOUT
+        aborted = exit_.reason == Exit.KILLED
+        code = exit_.exit_code if exit_.signal is None else 128 + exit_.signal
+        return ExecResult(
+            command=request.command,
+            args=request.args,
+            stdout_bytes=out.render(),
+            stderr_bytes=err.render(),
+            exit_code=None if timed_out or aborted else code,
+            signal=None if exit_.signal is None else _signal_name(exit_.signal),
+            duration=time.monotonic() - self._started,
+            timed_out=timed_out,
+            aborted=aborted,
+            oom_killed=exit_.oom_killed,
+            stdout_truncated=out.truncated,
+            stderr_truncated=err.truncated,
+            stdout_total_bytes=out.total,
+            stderr_total_bytes=err.total,
+            cpu_seconds=exit_.cpu_seconds,
+            max_rss_bytes=exit_.max_rss_bytes,
+            background_pids=exit_.background_pids,
+        )
+
+
+def _event(stream: Stream, data: bytes) -> Event:
+    return StdoutEvent(data) if stream is Stream.STDOUT else StderrEvent(data)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def _refused(refusal: Refusal, cwd: str) -> SandboxError:
+    details = {"errno": refusal.errno}
+    if refusal.code is RefusalCode.CWD:
+        return PathError(
+            f"cwd {cwd!r} can't be used: {refusal.message}. It must be an existing folder inside the workspace.",
+            details=details,
+        )
+    if refusal.code is RefusalCode.BUSY:
+        return EngineError(
+            f"The sandbox can't start another command: {refusal.message}. Raise limits.pids, or end what runs.",
+            retryable=True,
+            details=details,
+        )
+    return EngineError(f"The agent refused the command: {refusal.message}.", details=details)

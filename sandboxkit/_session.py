@@ -1,0 +1,363 @@
+"""The one implementation of Session: commands through the agent's channel, on any backend."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import posixpath
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from typing_extensions import Self
+
+from . import _validate as check
+from ._channel import Connection
+from ._input import Input, InputSource
+from ._run import Request, Run
+from .abort import Abort, checked_abort
+from .backend import WORKSPACE_FOLDER, Backend, EngineInfo
+from .config import Limits
+from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
+from .exec_stream import ExecStream
+from .results import ExecResult, StderrEvent, StdoutEvent
+from .session import OutputCallback, SessionState
+
+__all__ = ["AgentSession"]
+
+TIMEOUT_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL after a timeout, unless a call says otherwise."""
+
+
+class AgentSession:
+    """See `sandboxkit.session.Session`, the documentation of every method here. Owns the connection and the container."""
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        container_id: str,
+        backend: Backend,
+        connection: Connection,
+        limits: Limits,
+        env: Mapping[str, str],
+        workspace: str = WORKSPACE_FOLDER,
+    ) -> None:
+        self._id = session_id
+        self._container = container_id
+        self._backend = backend
+        self._connection = connection
+        self._limits = limits
+        self._env = dict(env)
+        self._workspace = workspace
+        self._pid = os.getpid()
+        self._destroying = threading.Lock()
+        self._state = SessionState.RUNNING
+        # Tokens in a SimpleQueue: its `put` may be called from a finalizer amid any other call (queue's documentation),
+        # which a Semaphore's release may not.
+        self._slots: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(limits.max_concurrent_execs):
+            self._slots.put(None)
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def state(self) -> SessionState:
+        if self._state is SessionState.RUNNING and self._connection.lost is not None:
+            return SessionState.LOST
+        return self._state
+
+    @property
+    def workspace(self) -> str:
+        return self._workspace
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def engine(self) -> EngineInfo:
+        return self._backend.info()
+
+    def exec(
+        self,
+        command: str,
+        args: Sequence[str] = (),
+        *,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        input: InputSource = None,
+        timeout: float | None = None,
+        kill_grace: float | None = None,
+        abort: Abort | None = None,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        for name, callback in (("on_stdout", on_stdout), ("on_stderr", on_stderr)):
+            if callback is not None and not callable(callback):
+                check.fail(name, callback, "a callable that takes one str, or None")
+        request = self._request(
+            command,
+            args,
+            cwd=cwd,
+            env=env,
+            input=input,
+            timeout=timeout,
+            kill_grace=kill_grace,
+            abort=abort,
+            max_output_bytes=max_output_bytes,
+        )
+        if on_stdout is not None or on_stderr is not None:
+            return self._exec_with_callbacks(request, on_stdout, on_stderr)
+        run = self._start(request, stream=False)
+        return _never_ran(request) if run is None else run.result()
+
+    def exec_stream(
+        self,
+        command: str,
+        args: Sequence[str] = (),
+        *,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        input: InputSource = None,
+        stdin: bool = False,
+        tty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        timeout: float | None = None,
+        kill_grace: float | None = None,
+        abort: Abort | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecStream:
+        check.boolean("stdin", stdin)
+        check.boolean("tty", tty)
+        check.integer("rows", rows, minimum=1, maximum=65535)
+        check.integer("columns", columns, minimum=1, maximum=65535)
+        if stdin and input is not None:
+            raise ConfigError("input and stdin=True were both given; accepted: one of them", details={"field": "stdin"})
+        request = self._request(
+            command,
+            args,
+            cwd=cwd,
+            env=env,
+            input=input,
+            interactive=stdin,
+            tty=(rows, columns) if tty else None,
+            timeout=timeout,
+            kill_grace=kill_grace,
+            abort=abort,
+            max_output_bytes=max_output_bytes,
+        )
+        return self._stream(request, stdin=stdin)
+
+    def shell(
+        self,
+        script: str,
+        *,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        input: InputSource = None,
+        timeout: float | None = None,
+        kill_grace: float | None = None,
+        abort: Abort | None = None,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        return self.exec(
+            "sh",
+            ["-c", check.text("script", script, accepted="a string of shell commands without NUL", empty=True)],
+            cwd=cwd,
+            env=env,
+            input=input,
+            timeout=timeout,
+            kill_grace=kill_grace,
+            abort=abort,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            max_output_bytes=max_output_bytes,
+        )
+
+    def destroy(self) -> None:
+        if os.getpid() != self._pid:
+            self._connection.raise_if_unusable()
+        with self._destroying:
+            if self._state is SessionState.DESTROYED:
+                return
+            self._state = SessionState.DESTROYING
+            # The stream first: an attached stream that nobody reads makes the engines slow to remove (moby#41827), and its end
+            # is the agent's own signal to go.
+            self._connection.close(SessionDestroyedError(f"Session {self._id} was destroyed. Create a new session."))
+            try:
+                self._backend.remove(self._container)
+            except SandboxError as error:
+                error.details.setdefault("session", self._id)
+                raise
+            self._state = SessionState.DESTROYED
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child leaves the block: the session is its parent's
+        self.destroy()
+
+    def __del__(self) -> None:
+        # Never waits: the agent ends with its stream, the engine removes the container. `destroy` is the way to know it is done.
+        if getattr(self, "_state", None) is SessionState.RUNNING and os.getpid() == self._pid:
+            self._connection.shutdown()
+            with contextlib.suppress(Exception):
+                warnings.warn(f"session {self._id} was never destroyed", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        return f"<Session {self._id} on {self._backend.name}, {self.state.value}>"
+
+    # What calls have in common.
+
+    def _request(
+        self,
+        command: str,
+        args: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str] | None,
+        input: InputSource,
+        timeout: float | None,
+        kill_grace: float | None,
+        abort: Abort | None,
+        max_output_bytes: int | None,
+        interactive: bool = False,
+        tty: tuple[int, int] | None = None,
+    ) -> Request:
+        # Everything is checked before anything runs; in this order, so that the first wrong argument is the one named.
+        checked_command, checked_args = check.command(command), check.args(args)
+        merged = {**self._env, **check.environment("env", env)} if env else self._env
+        checked_abort("abort", abort)
+        check.number("kill_grace", kill_grace, minimum=0, exclusive=False, optional=True)
+        cap = self._limits.max_output_bytes
+        if max_output_bytes is not None:
+            check.integer("max_output_bytes", max_output_bytes, minimum=0)
+            cap = min(cap, max_output_bytes)
+        return Request(
+            command=checked_command,
+            args=checked_args,
+            cwd=self._cwd(cwd),
+            env=merged,
+            input=Input.of(input),
+            interactive=interactive,
+            timeout=self._timeout(timeout),
+            timeout_grace=TIMEOUT_GRACE if kill_grace is None else kill_grace,
+            abort_grace=0.0 if kill_grace is None else kill_grace,
+            abort=abort,
+            max_output_bytes=cap,
+            tty=tty,
+        )
+
+    def _timeout(self, asked: float | None) -> float | None:
+        limits = self._limits
+        if asked is None:
+            return limits.timeout if limits.timeout is not None else limits.max_timeout
+        if isinstance(asked, float) and asked == math.inf and limits.max_timeout is None:
+            return None
+        check.number("timeout", asked)
+        if limits.max_timeout is not None and asked > limits.max_timeout:
+            check.fail("timeout", asked, f"at most limits.max_timeout, {limits.max_timeout:g} s")
+        return asked
+
+    def _cwd(self, cwd: str) -> str:
+        # Only the text is judged here; links are the agent's to judge, in the container.
+        check.text("cwd", cwd, accepted="a path inside the workspace, not empty, without NUL")
+        path = posixpath.normpath(cwd) if ".." not in cwd.split("/") else cwd
+        if path.startswith("/"):
+            inside = posixpath.relpath(path, self._workspace)
+            if inside == ".." or inside.startswith("../"):
+                raise PathError(
+                    f"cwd {cwd!r} is outside the workspace. Use a path relative to it, or one below {self._workspace}."
+                )
+            return inside
+        return path
+
+    def _acquire(self, request: Request) -> bool:
+        # A slot to run in; False when the abort came first.
+        self._connection.raise_if_unusable()
+        if _is_aborted(request):
+            return False
+        with contextlib.suppress(queue.Empty):
+            self._slots.get_nowait()
+            return True
+        if self._limits.when_busy == "error":
+            raise SessionBusyError(
+                f"{self._limits.max_concurrent_execs} commands run already in session {self._id}. "
+                "Wait for one to end, or raise limits.max_concurrent_execs."
+            )
+        deadline = None if request.timeout is None else time.monotonic() + request.timeout
+        while True:
+            with contextlib.suppress(queue.Empty):
+                self._slots.get(timeout=0.02)
+                return True
+            self._connection.raise_if_unusable()
+            if _is_aborted(request):
+                return False
+            if deadline is not None and time.monotonic() > deadline:
+                raise SessionBusyError(
+                    f"No command of session {self._id} ended within {request.timeout:g} s, and "
+                    f"{self._limits.max_concurrent_execs} run already. Raise limits.max_concurrent_execs."
+                )
+
+    def _start(self, request: Request, *, stream: bool) -> Run | None:
+        # None when the abort was set before anything ran.
+        if not self._acquire(request):
+            return None
+        run = Run(self._connection, request, stream=stream, release=self._give_back)
+        try:
+            run.start()
+        except BaseException:
+            try:
+                run.abandon()
+            finally:
+                run.release()
+            raise
+        return run
+
+    def _give_back(self) -> None:
+        self._slots.put(None)
+
+    def _stream(self, request: Request, *, stdin: bool) -> ExecStream:
+        run = self._start(request, stream=True)
+        if run is None:
+            return ExecStream.ended(_never_ran(request))
+        return ExecStream(run, stdin=stdin, tty=request.tty is not None)
+
+    def _exec_with_callbacks(
+        self, request: Request, on_stdout: OutputCallback | None, on_stderr: OutputCallback | None
+    ) -> ExecResult:
+        with self._stream(request, stdin=False) as stream:
+            for event in stream:
+                if isinstance(event, StdoutEvent):
+                    if on_stdout is not None:
+                        on_stdout(event.text)
+                elif isinstance(event, StderrEvent):
+                    if on_stderr is not None:
+                        on_stderr(event.text)
+                else:
+                    return event.result
+        raise SessionLostError("The stream ended without a result.")  # unreachable: a stream ends with one or raises
+
+
+def _is_aborted(request: Request) -> bool:
+    return request.abort is not None and request.abort.is_set()
+
+
+def _never_ran(request: Request) -> ExecResult:
+    return ExecResult(command=request.command, args=request.args, exit_code=None, duration=0.0, aborted=True)
+

@@ -1,0 +1,178 @@
+"""What a sandbox may use and how it is set up: plain frozen values, checked when they are made."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+import attrs
+
+from . import _validate as check
+
+__all__ = ["Limits", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
+
+MIB = 1024 * 1024
+
+
+class Pull(str, enum.Enum):
+    """When an image is fetched: only if the engine lacks it, never, or before every session."""
+
+    MISSING = "missing"
+    NEVER = "never"
+    ALWAYS = "always"
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Bounds of a session. A call or a tool can only narrow them, never widen.
+
+    Seconds are floats, `_mb` are MiB, `_bytes` bytes. `None` means no bound of ours.
+
+    - `timeout`: for a command whose call names none. `max_timeout`: the most a call may name.
+    - `max_output_bytes`: kept of each of stdout and stderr; the rest is counted, not kept.
+    - `max_file_bytes`: the largest file read or written through the session.
+    - `max_processes`: live managed processes; `max_concurrent_execs`: commands at once; a further one waits for its turn
+      (within its own timeout), or with `when_busy="error"` raises SessionBusyError.
+    - `memory_mb`, `cpus`, `pids`, `disk_mb`: of the container, set on the engine. `pids` counts the agent and a supervisor for
+      each command too.
+    - `allow_unenforced`: go on where the engine would ignore a limit, instead of LimitsNotEnforceableError.
+    """
+
+    timeout: float | None = 30.0
+    max_timeout: float | None = None
+    max_output_bytes: int = MIB
+    max_file_bytes: int = 10 * MIB
+    max_processes: int = 16
+    max_concurrent_execs: int = 256
+    when_busy: Literal["wait", "error"] = "wait"
+    memory_mb: int | None = 2048
+    cpus: float | None = None
+    pids: int | None = 512
+    disk_mb: int | None = None
+    allow_unenforced: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        check.number("limits.timeout", self.timeout, optional=True)
+        check.number("limits.max_timeout", self.max_timeout, optional=True)
+        check.integer("limits.max_output_bytes", self.max_output_bytes, minimum=0, maximum=1 << 40)
+        check.integer("limits.max_file_bytes", self.max_file_bytes, minimum=0)
+        check.integer("limits.max_processes", self.max_processes, minimum=0)
+        check.integer("limits.max_concurrent_execs", self.max_concurrent_execs, minimum=1, maximum=512)
+        if self.when_busy not in ("wait", "error"):
+            check.fail("limits.when_busy", self.when_busy, "'wait' or 'error'")
+        check.integer("limits.memory_mb", self.memory_mb, minimum=6, optional=True)  # Docker's own minimum
+        check.number("limits.cpus", self.cpus, minimum=0.01, exclusive=False, optional=True)
+        check.integer("limits.pids", self.pids, minimum=16, optional=True)
+        check.integer("limits.disk_mb", self.disk_mb, minimum=1, optional=True)
+        check.boolean("limits.allow_unenforced", self.allow_unenforced)
+        if self.timeout is not None and self.max_timeout is not None and self.timeout > self.max_timeout:
+            check.fail("limits.timeout", self.timeout, f"at most limits.max_timeout, {self.max_timeout:g}")
+
+
+class NetworkMode(str, enum.Enum):
+    """What the container is connected to."""
+
+    NONE = "none"
+    BRIDGE = "bridge"
+
+
+@attrs.frozen
+class Network:
+    """What a sandbox can reach. Made by the class methods."""
+
+    mode: NetworkMode = NetworkMode.NONE
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.mode, NetworkMode):
+            check.fail("network", self.mode, "Network.none() or Network.bridge()")
+
+    @classmethod
+    def none(cls) -> Network:
+        """Loopback alone: the default."""
+        return cls(NetworkMode.NONE)
+
+    @classmethod
+    def bridge(cls) -> Network:
+        """The engine's default network: everything the host can reach, the sandbox can reach."""
+        return cls(NetworkMode.BRIDGE)
+
+
+@attrs.frozen(kw_only=True)
+class Security:
+    """How tightly a sandbox is closed, on top of what always holds.
+
+    Always: every capability dropped, no-new-privileges, the engine's default seccomp profile, no host mounts, no log on
+    disk. `readonly_rootfs`: only the workspace and a `/tmp` in memory can be written. `runtime`: another OCI runtime the engine
+    knows, such as `runsc`. `seccomp`: the JSON text of a profile to use instead of the engine's. `user`: `name`, `uid` or
+    `uid:gid` inside the container instead of the image's.
+    """
+
+    readonly_rootfs: bool = False
+    runtime: str | None = None
+    seccomp: str | None = None
+    user: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check.boolean("security.readonly_rootfs", self.readonly_rootfs)
+        for name in ("runtime", "user"):
+            value = getattr(self, name)
+            if value is not None:
+                check.text(f"security.{name}", value, accepted="a non-empty string or None")
+        if self.seccomp is not None:
+            check.text("security.seccomp", self.seccomp, accepted="the JSON text of a seccomp profile, or None")
+            try:
+                profile = json.loads(self.seccomp)
+            except ValueError:
+                profile = None
+            if not isinstance(profile, dict) or "defaultAction" not in profile:
+                check.fail("security.seccomp", self.seccomp, "the JSON text of a profile with a defaultAction, or None")
+
+
+class WorkspaceKind(str, enum.Enum):
+    """Where a workspace's files live."""
+
+    EPHEMERAL = "ephemeral"
+    TMPFS = "tmpfs"
+
+
+@attrs.frozen
+class Workspace:
+    """The folder commands start in and the session's files live in. Made by the class methods."""
+
+    kind: WorkspaceKind = WorkspaceKind.EPHEMERAL
+    size_mb: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.kind, WorkspaceKind):
+            check.fail("workspace", self.kind, "Workspace.ephemeral() or Workspace.tmpfs(size_mb=...)")
+
+    @classmethod
+    def ephemeral(cls) -> Workspace:
+        """An anonymous volume on the engine's disk that dies with the session: the default."""
+        return cls(WorkspaceKind.EPHEMERAL)
+
+    @classmethod
+    def tmpfs(cls, *, size_mb: int = 64) -> Workspace:
+        """Memory, at most `size_mb` MiB; it counts against `Limits.memory_mb`."""
+        check.integer("workspace.size_mb", size_mb, minimum=1)
+        return cls(WorkspaceKind.TMPFS, size_mb)
+
+
+def checked(name: str, value: object, kind: type, accepted: str) -> None:
+    """`value` is a `kind`, or ConfigError."""
+    if not isinstance(value, kind):
+        check.fail(name, value, accepted)
+
+
+def pull_policy(value: Pull | str) -> Pull:
+    """A Pull from itself or its string."""
+    try:
+        return Pull(value)
+    except ValueError:
+        check.fail("pull", value, _choices(list(Pull)))
+
+
+def _choices(members: Sequence[enum.Enum]) -> str:
+    return ", ".join(repr(member.value) for member in members)

@@ -1,0 +1,110 @@
+"""What `EngineBackend` asks of one engine: its HTTP API, without any policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from ..backend import ByteStream, ContainerSpec, ContainerStatus, EngineInfo, ProgressCallback
+from ..config import Limits
+from .archives import FileFacts
+from .ulimits import Ulimit
+
+__all__ = ["ContainerRequest", "EngineApi", "ImageFacts"]
+
+
+@attrs.frozen
+class ImageFacts:
+    """An image that is on the engine. `reference` is what the engine finds it by, `user` the one it is set to run as."""
+
+    reference: str
+    user: str
+
+
+@attrs.frozen(kw_only=True)
+class ContainerRequest:
+    """A ContainerSpec made fit for this engine: `limits` holds only what it enforces."""
+
+    spec: ContainerSpec
+    image: str
+    labels: Mapping[str, str]
+    limits: Limits
+    ulimits: Sequence[Ulimit]
+
+
+class EngineApi(Protocol):
+    """One engine's API. Called from any thread; every method has a deadline and raises only errors of `sandboxkit.errors`.
+
+    Where something may be absent the answer is None, never an error. Containers are named by id or name.
+    """
+
+    @property
+    def engine(self) -> str:
+        """The engine's name for people, such as `Docker`."""
+        ...
+
+    def info(self) -> EngineInfo:
+        """What answers; asked once."""
+        ...
+
+    def ulimits(self) -> Sequence[Ulimit]:
+        """What every container gets."""
+        ...
+
+    def image(self, image: str) -> ImageFacts | None:
+        """An image by any name that its users know it by."""
+        ...
+
+    def pull(self, image: str, progress: ProgressCallback | None) -> None:
+        """Fetch an image. EngineError with the engine's reason when it could not."""
+        ...
+
+    def pull_command(self, image: str) -> str:
+        """The shell command with which a person fetches it."""
+        ...
+
+    def create(self, request: ContainerRequest) -> str:
+        """One request, never repeated; what it left when it failed or timed out is the caller's to find."""
+        ...
+
+    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str, folder: str) -> str:
+        """A container for the archive calls alone, as root, `volume` mounted read-write at `folder`."""
+        ...
+
+    def attach(self, container: str) -> ByteStream:
+        """The stream, of a container that was not started."""
+        ...
+
+    def start(self, container: str) -> None:
+        """Run it."""
+        ...
+
+    def inspect(self, container: str) -> ContainerStatus | None:
+        """As it is now."""
+        ...
+
+    def list(self, labels: Mapping[str, str]) -> Sequence[ContainerStatus]:
+        """All that have these labels; an empty value matches any."""
+        ...
+
+    def delete(self, container: str) -> bool:
+        """End and remove it and its anonymous volumes; True when it is known to be gone, False when it may still be going."""
+        ...
+
+    def stat(self, container: str, path: str) -> FileFacts | None:
+        """A file in a container, running or not."""
+        ...
+
+    def put(self, container: str, folder: str, archive: bytes) -> None:
+        """Unpack a tar archive there."""
+        ...
+
+    def ensure_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        """Afterwards there is one; also when another process makes it at the same moment."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
+        ...

@@ -1,0 +1,198 @@
+"""Sandbox: the configuration that sessions are made from."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+
+from typing_extensions import Self
+
+from . import _validate as check
+from ._bundle import bundle
+from ._launch import check_limits, launch
+from ._registry import connect
+from ._session import AgentSession
+from .backend import Backend, ContainerSpec, EngineInfo, Feature, ProgressCallback
+from .config import Limits, Network, NetworkMode, Pull, Security, Workspace, WorkspaceKind, checked, pull_policy
+from .errors import SandboxError, UnsupportedError
+from .session import Session
+from .version import __version__
+
+__all__ = ["DockerSandbox", "PodmanSandbox", "Sandbox"]
+
+SCHEMA = "1"
+"""Version of the labels below; `list` and `prune` of later versions read older ones."""
+
+
+class Sandbox:
+    """What sessions are made from: an image, an engine, and what they may use. It holds configuration and does no I/O.
+
+    - `image`: any image; nothing needs to be in it, not even a shell.
+    - `backend`: `"docker"`, `"podman"`, another installed one, or `"auto"`: the environment's SANDBOXKIT_BACKEND, else the first
+      engine that answers. `url`: the engine's address (SANDBOXKIT_URL goes with SANDBOXKIT_BACKEND); without it the
+      places that the engine's own tools look in.
+    - `env`, `labels`: of every session. `pull`: `"missing"`, `"never"` or `"always"`; `on_pull` is told of its progress.
+
+    Raises ConfigError for anything malformed.
+    """
+
+    def __init__(
+        self,
+        image: str,
+        backend: str | Backend = "auto",
+        url: str | None = None,
+        *,
+        limits: Limits | None = None,
+        network: Network | None = None,
+        security: Security | None = None,
+        workspace: Workspace | None = None,
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        pull: Pull | str = Pull.MISSING,
+        on_pull: ProgressCallback | None = None,
+    ) -> None:
+        self.image = check.image(image)
+        if not isinstance(backend, Backend):
+            check.text("backend", backend, accepted="the name of a backend, such as 'docker', or 'auto'")
+        if url is not None:
+            check.text("url", url, accepted="an engine's address, such as 'unix:///run/podman/podman.sock', or None")
+        if on_pull is not None and not callable(on_pull):
+            check.fail("on_pull", on_pull, "a callable that takes one Progress, or None")
+        self._backend = backend
+        self._url = url
+        self.limits = Limits() if limits is None else limits
+        self.network = Network.none() if network is None else network
+        self.security = Security() if security is None else security
+        self.workspace = Workspace.ephemeral() if workspace is None else workspace
+        checked("limits", self.limits, Limits, "a Limits")
+        checked("network", self.network, Network, "Network.none() or Network.bridge()")
+        checked("security", self.security, Security, "a Security")
+        checked("workspace", self.workspace, Workspace, "Workspace.ephemeral() or Workspace.tmpfs()")
+        self.env = check.environment("env", env)
+        self.labels = check.labels(labels)
+        self.pull = pull_policy(pull)
+        self._on_pull = on_pull
+
+    @classmethod
+    def python(cls, **options: object) -> Self:
+        """With the official `python:3.12-slim` image. The options are the constructor's."""
+        return cls("docker.io/library/python:3.12-slim", **options)  # type: ignore[arg-type]
+
+    @classmethod
+    def node(cls, **options: object) -> Self:
+        """With the official `node:22-slim` image. The options are the constructor's."""
+        return cls("docker.io/library/node:22-slim", **options)  # type: ignore[arg-type]
+
+    @classmethod
+    def deno(cls, **options: object) -> Self:
+        """With the `denoland/deno` image. The options are the constructor's."""
+        return cls("docker.io/denoland/deno:latest", **options)  # type: ignore[arg-type]
+
+    @classmethod
+    def bun(cls, **options: object) -> Self:
+        """With the `oven/bun` image. The options are the constructor's."""
+        return cls("docker.io/oven/bun:slim", **options)  # type: ignore[arg-type]
+
+    def engine(self) -> EngineInfo:
+        """What would run a session. EngineUnavailableError when nothing answers."""
+        return self._connect().info()
+
+    def create_session(
+        self, *, id: str | None = None, env: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None
+    ) -> Session:
+        """Start a container and return the session in it; on any error nothing is left behind.
+
+        `id` is unique on the engine (made up when not given); `env` and `labels` are added to the sandbox's own. When this returns, every
+        setting has been read back from the engine and from inside. Raises ConfigError, EngineUnavailableError,
+        ImageNotFoundError, LimitsNotEnforceableError, UnsupportedError or EngineError.
+        """
+        session_id = check.session_id(uuid.uuid4().hex[:16] if id is None else id)
+        merged_env = {**self.env, **check.environment("env", env)}
+        merged_labels = {**self.labels, **check.labels(labels)}
+        backend = self._connect()
+        self._check_features(backend)
+        check_limits(self.limits, backend.info())
+        backend.ensure_image(self.image, self.pull, self._on_pull)
+        spec = ContainerSpec(
+            name=f"sandboxkit-{session_id}",
+            image=self.image,
+            agent=bundle(),
+            env=merged_env,
+            labels={**merged_labels, **_own_labels(session_id)},
+            limits=self.limits,
+            network=self.network,
+            security=self.security,
+            workspace=self.workspace,
+        )
+        try:
+            launched = launch(backend, spec)
+        except SandboxError as error:
+            error.details.setdefault("session", session_id)
+            error.details.setdefault("image", self.image)
+            raise
+        return AgentSession(
+            session_id=session_id,
+            container_id=launched.container_id,
+            backend=backend,
+            connection=launched.connection,
+            limits=self.limits,
+            env=merged_env,
+        )
+
+    def _connect(self) -> Backend:
+        if isinstance(self._backend, str):
+            return connect(self._backend, self._url)
+        return self._backend
+
+    def _check_features(self, backend: Backend) -> None:
+        needed = {
+            Feature.READONLY_ROOTFS: ("security.readonly_rootfs", self.security.readonly_rootfs),
+            Feature.USERS: ("security.user", self.security.user is not None),
+            Feature.TMPFS: ("Workspace.tmpfs", self.workspace.kind is WorkspaceKind.TMPFS),
+            Feature.BRIDGE: ("Network.bridge", self.network.mode is NetworkMode.BRIDGE),
+        }
+        for feature, (name, wanted) in needed.items():
+            if wanted and feature not in backend.features:
+                raise UnsupportedError(f"The backend {backend.name} has no {name}. Leave it out, or use another backend.")
+
+    def __repr__(self) -> str:
+        name = self._backend if isinstance(self._backend, str) else self._backend.name
+        return f"{type(self).__name__}({self.image!r}, backend={name!r})"
+
+
+class DockerSandbox(Sandbox):
+    """A Sandbox on Docker, whatever else is installed."""
+
+    def __init__(self, image: str, url: str | None = None, **options: object) -> None:
+        super().__init__(image, "docker", url, **options)  # type: ignore[arg-type]
+
+
+class PodmanSandbox(Sandbox):
+    """A Sandbox on Podman, rootless or not, whatever else is installed."""
+
+    def __init__(self, image: str, url: str | None = None, **options: object) -> None:
+        super().__init__(image, "podman", url, **options)  # type: ignore[arg-type]
+
+
+def _own_labels(session_id: str) -> dict[str, str]:
+    return {
+        "sandboxkit.session": session_id,
+        "sandboxkit.schema": SCHEMA,
+        "sandboxkit.version": __version__,
+        "sandboxkit.owner.host": socket.gethostname(),
+        "sandboxkit.owner.pid": str(os.getpid()),
+        "sandboxkit.owner.started": _process_started(),
+        "sandboxkit.created": f"{time.time():.3f}",
+    }
+
+
+def _process_started() -> str:
+    # With the pid it names a process for good: field 22 of /proc/self/stat, clock ticks since boot (proc(5)).
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):  # not Linux
+        return ""

@@ -273,6 +273,7 @@ void fd_close(int *fd);
 /* exec.c */
 void exec_open(struct agent *agent, uint32_t id, unsigned char *payload, size_t size);
 void exec_retry(struct agent *agent, struct channel *channel);
+void exec_give_up(struct channel *channel, uint16_t code, int error, const char *text);
 
 /* spawn.c: 0, or an errno and nothing is left behind. */
 int spawn(struct agent *agent, struct channel *channel, const struct request *terminal);
@@ -319,14 +320,13 @@ int terminal_enter(int master);
 void end_begin(struct agent *agent, struct channel *channel, uint8_t reason, uint32_t grace_ms);
 void end_timers(struct agent *agent, int64_t now);
 int64_t end_next(const struct agent *agent);
-void end_escaped(struct agent *agent);
 _Noreturn void session_end(struct agent *agent, int code);
 _Noreturn void session_broken(struct agent *agent, const char *why);
 
 /* reap.c */
 void reap_children(struct agent *agent);
+void reap_settle(struct agent *agent);
 void control_serve(struct agent *agent, struct channel *channel);
-void channel_ended(struct agent *agent, struct channel *channel);
 void channel_advance(struct agent *agent, struct channel *channel);
 
 /* tree.c */

@@ -24,7 +24,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from setuptools import Command
 from setuptools.command.build import build
@@ -34,7 +34,8 @@ BUILD = ROOT / "build"
 AGENTS = "sandboxkit/_agents"
 MANIFEST = "manifest.json"
 CPUS = ("x86_64", "aarch64")
-FLAGS = ("-Os", "-static", "-s", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
+# CFLAGS holds what the tests' builds of the agent share: the language and the warnings.
+FLAGS = ("-Os", "-static", "-s", *(ROOT / "agent/CFLAGS").read_text().split())
 
 
 def agent_name(cpu: str) -> str:
@@ -58,12 +59,13 @@ def build_digest() -> str:
 
 
 def compile_agent(cpu: str, digest: str, output: Path) -> None:
-    """Paths are relative and the working folder is the root, so the bytes are the same in every checkout."""
-    sources = [source for source in source_files() if source.endswith(".c")]
+    """Sources are named relative to the working folder, so every checkout gives the same bytes."""
+    sources = [Path(source).name for source in source_files() if source.endswith(".c")]
     options = ["-target", f"{cpu}-linux-musl", *FLAGS, f'-DAGENT_BUILD="{digest}"']
     subprocess.run(
-        [sys.executable, "-m", "ziglang", "cc", *options, *sources, "-o", str(output)],
-        cwd=ROOT,
+        [sys.executable, "-m", "ziglang", "cc", *options, *sources, "-o", output],
+        # Not the root, which may hold the compiler in .venv: zig would then cache its files under other names.
+        cwd=ROOT / "agent",
         # The first build for a CPU compiles musl, about a minute; this cache keeps it.
         env={"ZIG_GLOBAL_CACHE_DIR": str(BUILD / "zig-cache"), **os.environ},
         check=True,
@@ -114,7 +116,7 @@ class BuildAgent(Command):
     """The ``build_agent`` step of the package build; setuptools' SubCommand protocol."""
 
     description = "compile the agent for every CPU"
-    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+    user_options: ClassVar[list[Any]] = []
     editable_mode = False
     build_lib = ""
 
@@ -128,8 +130,8 @@ class BuildAgent(Command):
         place_agents((ROOT if self.editable_mode else Path(self.build_lib)) / AGENTS)
 
     def get_source_files(self) -> list[str]:
-        """What an sdist needs so that this step can run from it, and the page the sources cite."""
-        return [*source_files(), "agent/build_agent.py", "agent/PROTOCOL.md"]
+        """What an sdist needs to run this step, and the page that the sources cite."""
+        return [*source_files(), "agent/CFLAGS", "agent/build_agent.py", "agent/PROTOCOL.md"]
 
     def get_outputs(self) -> list[str]:
         return [f"{self.build_lib}/{AGENTS}/{name}" for name in OUTPUTS]

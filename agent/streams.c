@@ -112,7 +112,7 @@ static void feed_free(struct feed *feed) {
 /* The command will read no more: what waits counts as consumed. */
 void feed_close(struct channel *channel) {
     struct feed *feed = &channel->feed;
-    feed_consumed(feed, feed->length, true);
+    feed_consumed(feed, feed->length, feed->length > 0);
     feed_free(feed);
     fd_close(&feed->fd);
 }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -38,7 +39,7 @@ int terminal_enter(int master) {
         unsigned number = 0;
         char path[32];
         struct text text = text_over(path, sizeof path);
-        if (ioctl(master, TIOCGPTN, &number) != 0)
+        if (syscall(SYS_ioctl, master, TIOCGPTN, &number) != 0) /* its type differs between C libraries */
             return errno;
         text_add(&text, "/dev/pts/");
         text_add_u64(&text, number);

@@ -1,4 +1,4 @@
-"""A disposable, locked-down workspace in a container, and commands in it: synchronous, fast, on Docker and Podman alike.
+"""A disposable, locked-down workspace in a container, and commands in it: synchronous, fast, on Docker and Podman.
 
 >>> from sandboxkit import Sandbox
 >>> with Sandbox("python:3.12-slim").create_session() as session:  # doctest: +SKIP
@@ -62,6 +62,7 @@ __all__ = [
     "ProcessError",
     "Progress",
     "Pull",
+    "Sandbox",
     "SandboxError",
     "Security",
     "Session",

@@ -70,15 +70,15 @@ class Sink(Protocol):
     """Where a channel's output goes; called by the reader thread, so it must not block."""
 
     def feed(self, stream: Stream, chunk: memoryview) -> bool:
-        """Take the bytes (copy them). True gives their credit back at once; else the sink's owner calls `Channel.grant`."""
+        """Take the bytes (copy them). True gives their credit back at once; else the owner calls `Channel.grant`."""
         ...
 
 
 class Channel:
     """One command's lane: made by its caller, opened by `Connection.open`, fed by the reader thread.
 
-    `outcome` is None while the command runs, then the Exit or Refusal the agent sent, or the error that ended the session.
-    `sent` counts the bytes of its EXEC that have left: none means that nothing was, or will be, run.
+    `outcome` is None while the command runs, then the Exit or Refusal the agent sent, or the error that ended the
+    session. `sent` counts the bytes of its EXEC that have left: none means that nothing was, or will be, run.
     """
 
     __slots__ = (
@@ -88,8 +88,8 @@ class Channel:
         "extra",
         "granted",
         "id",
-        "input_credit",
         "input_changed",
+        "input_credit",
         "outcome",
         "pid",
         "sent",
@@ -172,8 +172,8 @@ class Channel:
 class Connection:
     """A session's stream to its agent. `start` begins reading; `close` ends it and gives everything back.
 
-    After the stream has ended, for whatever reason, `lost` holds the error, every open channel has finished with it and every
-    further call raises it.
+    After the stream has ended, for whatever reason, `lost` holds the error, every open channel has finished with it and
+    every further call raises it.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -197,7 +197,7 @@ class Connection:
         self._thread.start()
 
     def wait_hello(self, timeout: float) -> Hello:
-        """The agent's first frame. EngineError when none came in time, SessionLostError when the stream ended instead."""
+        """The agent's first frame. EngineError when none came in time, SessionLostError when the stream ended."""
         self._hello_changed.wait(timeout)
         if self._hello is None:
             self.raise_if_unusable()
@@ -237,7 +237,7 @@ class Connection:
             channel.finish(self.lost)  # the reader may have ended before the channel was in the table
 
     def send(self, frame: bytes) -> None:
-        """Send a whole frame. SessionLostError when the stream is broken; Ctrl-C is raised after the frame is complete."""
+        """Send a whole frame. SessionLostError when the stream is broken; Ctrl-C is raised when the frame has left."""
         self.raise_if_unusable()
         with self._lock:
             self._send_locked(frame)
@@ -260,9 +260,9 @@ class Connection:
                 self._lock.release()
 
     def _send_locked(self, frame: bytes, sent: list[int] | None = None) -> None:
-        # Python runs signal handlers between bytecodes, so `n = send(x)` can send and then lose n to a KeyboardInterrupt.
-        # `extend` and `map` call the socket's C method and store its count with no bytecode between: `sent` is always true,
-        # and a frame that has begun is completed before the interrupt goes on.
+        # Python runs signal handlers between bytecodes, so `n = send(x)` can send and then lose n to a
+        # KeyboardInterrupt. `extend` and `map` call the socket's C method and store its count with no bytecode between:
+        # `sent` is always true, and a frame that has begun is completed before the interrupt goes on.
         sent = [] if sent is None else sent
         view = memoryview(frame)
         interrupt: BaseException | None = None
@@ -275,10 +275,11 @@ class Connection:
                 except OSError as error:  # TimeoutError is one: no byte could go for the stream's whole timeout
                     self.fail(_lost_error(f" ({error})"))
                     break
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - raised below
                     interrupt = error
         finally:
-            if 0 < sum(sent) < len(view):  # a second Ctrl-C, outside the inner try: half a frame is worse than no session
+            # A second Ctrl-C, outside the inner try: half a frame is worse than no session.
+            if 0 < sum(sent) < len(view):
                 self.fail(_lost_error(" (interrupted twice within a frame)"))
         if interrupt is not None:
             raise interrupt
@@ -288,7 +289,7 @@ class Connection:
         """Raise why no command can run here any more, if so."""
         if os.getpid() != self._pid:
             raise SessionDestroyedError(
-                "This session belongs to the parent of this forked process. Create a session in the process that uses it."
+                "This session belongs to the parent of this forked process. Create a session in this process."
             )
         if self.lost is not None:
             raise self.lost.with_traceback(None)
@@ -301,7 +302,7 @@ class Connection:
         self._finish_all()
 
     def close(self, error: SandboxError) -> None:
-        """`fail`, then wait for the reader and give the descriptors back. In a forked child it only drops the descriptors."""
+        """`fail`, then wait for the reader and give the descriptors back. In a forked child it does nothing."""
         if os.getpid() != self._pid:
             return  # a shutdown here would end the parent's session
         self.fail(error)

@@ -1,4 +1,4 @@
-"""The agent protocol's bytes: encoding, and decoding that trusts nothing (agent/PROTOCOL.md; sections are cited as §)."""
+"""The agent protocol's bytes: encoding, and decoding that trusts nothing (agent/PROTOCOL.md, whose sections are §)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import IO, Union
+from collections.abc import Callable, Iterator
+from typing import IO
 
 from . import _validate as check
 from ._channel import Channel
@@ -11,7 +11,7 @@ from ._frames import INPUT_WINDOW
 
 __all__ = ["Input", "InputSource"]
 
-InputSource = Union[bytes, bytearray, memoryview, str, IO[bytes], Iterator[bytes], None]
+InputSource = bytes | bytearray | memoryview | str | IO[bytes] | Iterator[bytes] | None
 
 
 class Input:
@@ -34,13 +34,15 @@ class Input:
         if isinstance(source, (bytes, bytearray, memoryview)):
             # It travels with the command itself: no further frame when it fits the first window.
             return cls(iter(()), memoryview(source).cast("B"))
-        if hasattr(source, "read"):
+        # A pipe's or socket's read1 gives what is there; plain read would wait for the whole block.
+        read = getattr(source, "read1", None) or getattr(source, "read", None)
+        if callable(read):
             if hasattr(source, "encoding"):
                 check.fail("input", source, "a file opened in binary mode ('rb')")
-            return cls(_read(source), None)
-        if isinstance(source, Iterator):
-            return cls(source, None)
-        check.fail("input", source, "bytes, str, a file opened in binary mode, or an iterator of bytes")
+            return cls(_blocks(read), None)
+        if not isinstance(source, Iterator):
+            check.fail("input", source, "bytes, str, a file opened in binary mode, or an iterator of bytes")
+        return cls(source, None)
 
     def began(self, channel: Channel) -> None:
         """The command was sent, and with it as much of `early` as its window took."""
@@ -69,8 +71,6 @@ class Input:
         return True
 
 
-def _read(source: IO[bytes]) -> Iterator[bytes]:
-    # A pipe's or socket's read1 gives what is there; plain read would wait for the whole block.
-    read = getattr(source, "read1", source.read)
+def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
     while chunk := read(INPUT_WINDOW):
         yield chunk

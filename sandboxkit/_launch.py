@@ -47,11 +47,11 @@ def check_limits(limits: Limits, info: EngineInfo) -> None:
     missing = [names[key] for key, value in asked.items() if value is not None and key not in info.enforceable]
     if missing:
         kind = "rootless " if info.rootless else ""
+        them = "them" if len(missing) > 1 else "it"
         raise LimitsNotEnforceableError(
             f"{kind}{info.backend} {info.version} at {info.url} (cgroup v{info.cgroup_version}) would ignore "
-            f"{', '.join('limits.' + name for name in missing)} in silence. Pass Limits(allow_unenforced=True) to go on without, "
-            f"set {'them' if len(missing) > 1 else 'it'} to None, or use an engine that enforces "
-            f"{'them' if len(missing) > 1 else 'it'}.",
+            f"{', '.join('limits.' + name for name in missing)} in silence. Pass Limits(allow_unenforced=True) to go "
+            f"on without, set {them} to None, or use an engine that enforces {them}.",
             details={"limits": missing},
         )
 
@@ -69,7 +69,7 @@ def launch(backend: Backend, spec: ContainerSpec) -> Launched:
         except AgentMissing as missing:
             reason = str(missing)
             # Several processes heal at once: each waits a different while, so that they do not fill in step for ever.
-            threading.Event().wait(random.uniform(0, 0.1 * 2**attempt))
+            threading.Event().wait(random.uniform(0, 0.1 * 2**attempt))  # noqa: S311 - no secret
     raise EngineError(
         f"The agent could not be put into its volume {spec.agent.volume} in {_ATTEMPTS} attempts ({reason}). "
         "Remove that volume, and check that the engine can write volumes.",

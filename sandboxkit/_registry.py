@@ -29,11 +29,11 @@ def _entries() -> dict[str, EntryPoint]:
 def available() -> tuple[str, ...]:
     """The names of the installed backends, those that `auto` tries first at the front."""
     names = _entries()
-    return tuple(sorted(names, key=lambda name: (name not in _PREFERRED, _PREFERRED.index(name) if name in _PREFERRED else 0, name)))
+    return (*(name for name in _PREFERRED if name in names), *sorted(names.keys() - set(_PREFERRED)))
 
 
 def connect(name: str = "auto", url: str | None = None) -> Backend:
-    """The backend `name` at `url`, one for the process: argument, then SANDBOXKIT_BACKEND, then the first engine that answers.
+    """The backend `name` at `url`, one a process; `auto` is SANDBOXKIT_BACKEND, else the first engine that answers.
 
     ConfigError for an unknown name; EngineUnavailableError, with all that was tried, when nothing answers.
     """
@@ -88,6 +88,6 @@ def _first_that_answers() -> Backend:
                     advice.append(str(error))
     if not advice:
         raise EngineUnavailableError(
-            "No backend is installed. Install one: pip install 'sandboxkit[podman]' or pip install 'sandboxkit[docker]'."
+            "No backend is installed. Install one: pip install 'sandboxkit[podman]' or 'sandboxkit[docker]'."
         )
     raise EngineUnavailableError("No engine answers.\n" + "\n".join(advice), details={"tried": tried})

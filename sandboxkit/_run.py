@@ -1,8 +1,7 @@
-"""One command on its way: from a checked request through a channel to an ExecResult, for `exec` and `exec_stream` alike."""
+"""One command's way from a checked request through a channel to an ExecResult, for `exec` and `exec_stream` alike."""
 
 from __future__ import annotations
 
-import contextlib
 import signal as signals
 import threading
 import time
@@ -175,7 +174,7 @@ class Run:
                 yield _event(stream, bytes(data))
 
     def write(self, data: memoryview, gone: Callable[[], SandboxError]) -> None:
-        """Send all of `data` as input, waiting for credit as a pipe would. Raises `gone()` once the command has ended."""
+        """Send all of `data` as input, waiting for credit as a pipe would. Raises `gone()` once it has ended."""
         while len(data):
             if self.channel.outcome is not None:
                 raise gone()

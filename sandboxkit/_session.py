@@ -34,7 +34,7 @@ TIMEOUT_GRACE = 2.0
 
 
 class AgentSession:
-    """See `sandboxkit.session.Session`, the documentation of every method here. Owns the connection and the container."""
+    """See `sandboxkit.session.Session`, which documents every method here. Owns the connection and the container."""
 
     def __init__(
         self,
@@ -192,8 +192,8 @@ class AgentSession:
             if self._state is SessionState.DESTROYED:
                 return
             self._state = SessionState.DESTROYING
-            # The stream first: an attached stream that nobody reads makes the engines slow to remove (moby#41827), and its end
-            # is the agent's own signal to go.
+            # The stream first: an attached stream that nobody reads makes the engines slow to remove (moby#41827), and
+            # its end is the agent's own signal to go.
             self._connection.close(SessionDestroyedError(f"Session {self._id} was destroyed. Create a new session."))
             try:
                 self._backend.remove(self._container)
@@ -213,7 +213,8 @@ class AgentSession:
         self.destroy()
 
     def __del__(self) -> None:
-        # Never waits: the agent ends with its stream, the engine removes the container. `destroy` is the way to know it is done.
+        # Never waits: the agent ends with its stream, the engine removes the container. `destroy` is the way to know it
+        # is done.
         if getattr(self, "_state", None) is SessionState.RUNNING and os.getpid() == self._pid:
             self._connection.shutdown()
             with contextlib.suppress(Exception):
@@ -360,4 +361,3 @@ def _is_aborted(request: Request) -> bool:
 
 def _never_ran(request: Request) -> ExecResult:
     return ExecResult(command=request.command, args=request.args, exit_code=None, duration=0.0, aborted=True)
-

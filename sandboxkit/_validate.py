@@ -13,8 +13,8 @@ from .errors import ConfigError
 __all__ = ["args", "boolean", "command", "environment", "image", "integer", "labels", "number", "session_id", "text"]
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-# The grammar of github.com/distribution/reference, read loosely: an optional registry, lower-case path components, then an
-# optional tag and digest. `rootfs:PATH` and bare image ids (hex) pass too; the engine has the last word.
+# The grammar of github.com/distribution/reference, read loosely: an optional registry, lower-case path components, then
+# an optional tag and digest. `rootfs:PATH` and bare image ids (hex) pass too; the engine has the last word.
 _IMAGE = re.compile(
     r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
@@ -122,7 +122,11 @@ def args(value: object) -> tuple[str, ...]:
     for index, item in enumerate(found):
         text(f"args[{index}]", item, accepted="a string without NUL", empty=True)
         if len(os.fsencode(item)) > _MAX_ARGUMENT:
-            fail(f"args[{index}]", item, f"at most {_MAX_ARGUMENT} bytes (Linux's limit for one argument); pass it as input=")
+            fail(
+                f"args[{index}]",
+                item,
+                f"at most {_MAX_ARGUMENT} bytes (Linux's limit for one argument); pass it as input=",
+            )
     return found
 
 

@@ -24,8 +24,8 @@ class Abort(Protocol):
 class AbortSignal(threading.Event):
     """An Event that knows why it was set and tells those who asked, so that nobody has to poll it.
 
-    Setting it is final: `clear` raises. Commands given a plain Event look at it every few milliseconds; those given an AbortSignal
-    are told by the thread that calls `set`.
+    Setting it is final: `clear` raises. Commands given a plain Event look at it every few milliseconds; those given an
+    AbortSignal are told by the thread that calls `set`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class AbortSignal(threading.Event):
 
     @classmethod
     def any(cls, *sources: Abort) -> AbortSignal:
-        """A signal that is set as soon as one of `sources` is; it takes the reason of the first. Sources may be plain Events."""
+        """A signal that is set as soon as one of `sources` is, with its reason. Sources may be plain Events."""
         signal = cls()
         for index, source in enumerate(sources):
             checked_abort(f"sources[{index}]", source)
@@ -57,7 +57,7 @@ class AbortSignal(threading.Event):
         return signal
 
     def set(self, reason: object = None) -> None:
-        """Set it, once: the first reason stays. Callbacks run on this thread; the first exception of one is raised at the end."""
+        """Set it, once: the first reason stays. Callbacks run on this thread; then the first exception is raised."""
         with self._guard:
             if super().is_set():
                 return
@@ -68,7 +68,7 @@ class AbortSignal(threading.Event):
         for callback in callbacks:
             try:
                 callback()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised below
                 failed = failed or error
         if failed is not None:
             raise failed

@@ -3,9 +3,9 @@
 A backend knows containers and byte streams. It knows nothing of commands, files or tools: those are the agent's, which
 the core speaks to over the stream that `attach` returns. `sandboxkit.conformance` holds a backend to all of this.
 
-Rules for every method: it has a deadline (the backend's `timeout`, seconds) and may be called from any thread; it raises
-only the errors of `sandboxkit.errors`, told apart by the engine's status codes, never by its English text; an error that
-leaves something behind is a defect.
+Rules for every method: it has a deadline (the backend's `timeout`, seconds) and may be called from any thread; it
+raises only the errors of `sandboxkit.errors`, told apart by the engine's status codes, never by its English text; an
+error that leaves something behind is a defect.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Feature(str, enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class EngineInfo:
-    """What answers behind a backend. `enforceable` holds those of memory, pids, cpus and disk that the engine enforces."""
+    """What answers behind a backend. `enforceable`: those of memory, pids, cpus and disk that it enforces."""
 
     backend: str
     url: str
@@ -95,7 +95,7 @@ ProgressCallback = Callable[[Progress], None]
 
 @attrs.frozen(kw_only=True)
 class AgentBundle:
-    """The agent that this installation carries. `build` is 16 hex digits; `paths` maps an architecture to its binary."""
+    """The agent of this installation: `build` is 16 hex digits, `paths` maps an architecture to its binary."""
 
     build: str
     paths: Mapping[str, Path]
@@ -110,7 +110,7 @@ class AgentBundle:
         return self.paths[arch].read_bytes()
 
 
-class AgentMissing(Exception):
+class AgentMissing(Exception):  # noqa: N818 - a turn in the flow, not an error anyone sees
     """Raised by `Backend.start` when the container could not start because the agent is not (wholly) in its volume.
 
     The core then calls `install_agent` again and starts a new container; it never reaches a user.
@@ -121,11 +121,11 @@ class AgentMissing(Exception):
 class ContainerSpec:
     """Everything a backend needs to make one session's container.
 
-    The container's name is `name`; its entrypoint is the agent with `agent_args`, never the image's; health check off; standard
-    input open, once; no terminal; log driver none; removed by the engine when it ends, with its anonymous volumes; stop signal
-    SIGKILL; security as DESIGN section 7: all capabilities dropped, no-new-privileges, engine's default seccomp unless
-    `security.seccomp`. `env` is set over the image's environment. nofile and nproc are set explicitly, no higher
-    than the host allows.
+    The container's name is `name`; its entrypoint is the agent with `agent_args`, never the image's; health check off;
+    standard input open, once; no terminal; log driver none; removed by the engine when it ends, with its anonymous
+    volumes; stop signal SIGKILL; security as DESIGN section 7: all capabilities dropped, no-new-privileges, engine's
+    default seccomp unless `security.seccomp`. `env` is set over the image's environment. nofile and nproc are set
+    explicitly, no higher than the host allows.
     """
 
     name: str
@@ -196,7 +196,7 @@ class ByteStream(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """End the stream both ways: the agent sees end of input, a `receive` blocked in another thread returns. Idempotent."""
+        """End it both ways: the agent sees end of input, a `receive` blocked in another thread returns. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -222,9 +222,9 @@ class Backend(Protocol):
     def connect(cls, url: str | None = None, *, timeout: float = 60.0, may_start: bool = True) -> Backend:
         """Find the engine: at `url` alone when given, else in the places its own tools look, in their order.
 
-        `may_start` allows starting a service where the engine needs none running otherwise; it lives as long as this process.
-        Raises EngineUnavailableError with `details["tried"]`, a list of `"address: reason"`, and a message that lists
-        them and says how to start the engine. ConfigError for a malformed `url`.
+        `may_start` allows starting a service where the engine needs none running otherwise; it lives as long as this
+        process. Raises EngineUnavailableError with `details["tried"]`, a list of `"address: reason"`, and a message
+        that lists them and says how to start the engine. ConfigError for a malformed `url`.
         """
         ...
 
@@ -233,15 +233,15 @@ class Backend(Protocol):
         ...
 
     def ensure_image(self, image: str, pull: Pull, progress: ProgressCallback | None = None) -> None:
-        """Afterwards the engine has `image`. Raises ImageNotFoundError saying how to get it. `progress` is called here, on this thread."""
+        """Afterwards the engine has `image`; `progress` runs on this thread. ImageNotFoundError says how to get it."""
         ...
 
     def install_agent(self, agent: AgentBundle, image: str) -> None:
         """Afterwards the agent's volume holds the whole binary for the engine's architecture.
 
-        `image` is one that is present, for a helper container that is never started. Several processes may do this at once, and
-        the volume may be pruned at any moment after: see AgentMissing. Leaves nothing but the volume behind. Cheap when
-        it was done before.
+        `image` is one that is present, for a helper container that is never started. Several processes may do this at
+        once, and the volume may be pruned at any moment after: see AgentMissing. Leaves nothing but the volume behind.
+        Cheap when it was done before.
         """
         ...
 
@@ -265,11 +265,11 @@ class Backend(Protocol):
         ...
 
     def list(self, labels: Mapping[str, str]) -> Sequence[ContainerStatus]:
-        """Every container, running or not, that has all these labels (an empty value matches any). `effective` may be empty."""
+        """Containers, running or not, with all these labels (an empty value matches any); `effective` may be empty."""
         ...
 
     def remove(self, container_id: str) -> None:
-        """End it at once (SIGKILL) and remove it with its anonymous volumes; returns when the engine no longer lists it.
+        """End it at once (SIGKILL) and remove it with its anonymous volumes; then the engine no longer lists it.
 
         No error when it is gone already, or going. Raises EngineError when it is still there at the deadline.
         """

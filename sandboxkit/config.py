@@ -33,10 +33,10 @@ class Limits:
     - `timeout`: for a command whose call names none. `max_timeout`: the most a call may name.
     - `max_output_bytes`: kept of each of stdout and stderr; the rest is counted, not kept.
     - `max_file_bytes`: the largest file read or written through the session.
-    - `max_processes`: live managed processes; `max_concurrent_execs`: commands at once; a further one waits for its turn
-      (within its own timeout), or with `when_busy="error"` raises SessionBusyError.
-    - `memory_mb`, `cpus`, `pids`, `disk_mb`: of the container, set on the engine. `pids` counts the agent and a supervisor for
-      each command too.
+    - `max_processes`: live managed processes; `max_concurrent_execs`: commands at once; a further one waits for its
+      turn (within its own timeout), or with `when_busy="error"` raises SessionBusyError.
+    - `memory_mb`, `cpus`, `pids`, `disk_mb`: of the container, set on the engine. `pids` counts the agent and a
+      supervisor for each command too.
     - `allow_unenforced`: go on where the engine would ignore a limit, instead of LimitsNotEnforceableError.
     """
 
@@ -104,9 +104,9 @@ class Security:
     """How tightly a sandbox is closed, on top of what always holds.
 
     Always: every capability dropped, no-new-privileges, the engine's default seccomp profile, no host mounts, no log on
-    disk. `readonly_rootfs`: only the workspace and a `/tmp` in memory can be written. `runtime`: another OCI runtime the engine
-    knows, such as `runsc`. `seccomp`: the JSON text of a profile to use instead of the engine's. `user`: `name`, `uid` or
-    `uid:gid` inside the container instead of the image's.
+    disk. `readonly_rootfs`: only the workspace and a `/tmp` in memory can be written. `runtime`: another OCI runtime
+    the engine knows, such as `runsc`. `seccomp`: the JSON text of a profile to use instead of the engine's. `user`:
+    `name`, `uid` or `uid:gid` inside the container instead of the image's.
     """
 
     readonly_rootfs: bool = False

@@ -19,9 +19,9 @@ __all__ = ["ExecStream"]
 class ExecStream(Iterator[Event]):
     """Iterator and context manager over a command's events; made by `Session.exec_stream`.
 
-    Iterated by one thread at a time, any thread; `write`, `close_stdin`, `resize` and `kill` may come from others meanwhile.
-    After the ExitEvent, `result` is set. `close` (also by leaving the `with` block, by an exception in iteration, or by garbage
-    collection) kills the command's tree if it still runs.
+    Iterated by one thread at a time, any thread; `write`, `close_stdin`, `resize` and `kill` may come from others
+    meanwhile. After the ExitEvent, `result` is set. `close` (also by leaving the `with` block, by an exception in
+    iteration, or by garbage collection) kills the command's tree if it still runs.
     """
 
     def __init__(self, run: Run | None, *, stdin: bool = False, tty: bool = False) -> None:
@@ -65,7 +65,7 @@ class ExecStream(Iterator[Event]):
         return self._result
 
     def wait(self) -> ExecResult:
-        """Read and drop the events that are left; return the result. ProcessError when the stream was closed before its end."""
+        """Drop the events that are left; return the result. ProcessError when the stream was closed before its end."""
         for _ in self:
             pass
         if self._result is None:
@@ -73,11 +73,13 @@ class ExecStream(Iterator[Event]):
         return self._result
 
     def write(self, data: bytes) -> None:
-        """Write all of `data` to the command's input, waiting as a pipe would. ProcessError when the command has ended."""
+        """Write all of `data` to the command's input, waiting as a pipe would. ProcessError when it has ended."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             check.fail("data", data, "bytes; encode text first")
         if not self._stdin or self._run is None:
-            raise ProcessError("This command's input is not open: start it with stdin=True, write before close_stdin().")
+            raise ProcessError(
+                "This command's input is not open: start it with stdin=True, write before close_stdin()."
+            )
         self._run.write(memoryview(data).cast("B"), _gone)
 
     def close_stdin(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import shlex
-from typing import Literal, Union
+from typing import Literal
 
 import attrs
 
@@ -17,11 +17,12 @@ __all__ = ["Event", "ExecResult", "ExitEvent", "StderrEvent", "StdoutEvent"]
 class ExecResult:
     """How a command ended and what it wrote. Times are seconds, sizes bytes.
 
-    `exit_code` is None when sandboxkit ended the command (`timed_out` or `aborted`); it is 128 + n for a command killed by
-    signal n, whose name is in `signal`, 127 for one that was not found and 126 for one that can't be executed.
+    `exit_code` is None when sandboxkit ended the command (`timed_out` or `aborted`); it is 128 + n for a command killed
+    by signal n, whose name is in `signal`, 127 for one that was not found and 126 for one that can't be executed.
     `stdout_bytes` and `stderr_bytes` are what was kept: all of it, or head, a marker line and tail when `*_truncated`;
     `*_total_bytes` counts all that was written. `background_pids` are processes (at most 64) that the command left
-    running, as numbered inside the sandbox. `cpu_seconds` and `max_rss_bytes` are of the command and the children it waited for.
+    running, as numbered inside the sandbox. `cpu_seconds` and `max_rss_bytes` are of the command and the children it
+    waited for.
     """
 
     command: str
@@ -91,10 +92,8 @@ class ExecResult:
     def _repr_html_(self) -> str:
         line = html.escape(shlex.join((self.command, *self.args)))
         colour = "green" if self.ok else "crimson"
-        parts = [
-            f"<div><code>{line}</code> "
-            f'<span style="color:{colour}">{html.escape(self.outcome)}</span> in {self.duration:.3f} s</div>'
-        ]
+        outcome = f'<span style="color:{colour}">{html.escape(self.outcome)}</span>'
+        parts = [f"<div><code>{line}</code> {outcome} in {self.duration:.3f} s</div>"]
         for name, text in (("stdout", self.stdout), ("stderr", self.stderr)):
             if text:
                 shown = text if len(text) <= 20_000 else text[:10_000] + "\n...\n" + text[-10_000:]
@@ -134,4 +133,4 @@ class ExitEvent:
     type: Literal["exit"] = attrs.field(default="exit", init=False)
 
 
-Event = Union[StdoutEvent, StderrEvent, ExitEvent]
+Event = StdoutEvent | StderrEvent | ExitEvent

@@ -31,10 +31,11 @@ class Sandbox:
     """What sessions are made from: an image, an engine, and what they may use. It holds configuration and does no I/O.
 
     - `image`: any image; nothing needs to be in it, not even a shell.
-    - `backend`: `"docker"`, `"podman"`, another installed one, or `"auto"`: the environment's SANDBOXKIT_BACKEND, else the first
-      engine that answers. `url`: the engine's address (SANDBOXKIT_URL goes with SANDBOXKIT_BACKEND); without it the
-      places that the engine's own tools look in.
-    - `env`, `labels`: of every session. `pull`: `"missing"`, `"never"` or `"always"`; `on_pull` is told of its progress.
+    - `backend`: `"docker"`, `"podman"`, another installed one, or `"auto"`: the environment's SANDBOXKIT_BACKEND, else
+      the first engine that answers. `url`: the engine's address (SANDBOXKIT_URL goes with SANDBOXKIT_BACKEND); without
+      it the places that the engine's own tools look in.
+    - `env`, `labels`: of every session. `pull`: `"missing"`, `"never"` or `"always"`; `on_pull` is told of its
+      progress.
 
     Raises ConfigError for anything malformed.
     """
@@ -105,9 +106,9 @@ class Sandbox:
     ) -> Session:
         """Start a container and return the session in it; on any error nothing is left behind.
 
-        `id` is unique on the engine (made up when not given); `env` and `labels` are added to the sandbox's own. When this returns, every
-        setting has been read back from the engine and from inside. Raises ConfigError, EngineUnavailableError,
-        ImageNotFoundError, LimitsNotEnforceableError, UnsupportedError or EngineError.
+        `id` is unique on the engine (made up when not given); `env` and `labels` are added to the sandbox's own. When
+        this returns, every setting has been read back from the engine and from inside. Raises ConfigError,
+        EngineUnavailableError, ImageNotFoundError, LimitsNotEnforceableError, UnsupportedError or EngineError.
         """
         session_id = check.session_id(uuid.uuid4().hex[:16] if id is None else id)
         merged_env = {**self.env, **check.environment("env", env)}
@@ -156,7 +157,9 @@ class Sandbox:
         }
         for feature, (name, wanted) in needed.items():
             if wanted and feature not in backend.features:
-                raise UnsupportedError(f"The backend {backend.name} has no {name}. Leave it out, or use another backend.")
+                raise UnsupportedError(
+                    f"The backend {backend.name} has no {name}. Leave it out, or use another backend."
+                )
 
     def __repr__(self) -> str:
         name = self._backend if isinstance(self._backend, str) else self._backend.name

@@ -34,8 +34,8 @@ class SessionState(str, enum.Enum):
 class Session(Protocol):
     """A disposable workspace in a container, and commands in it. Every method may be called from any thread.
 
-    A context manager: leaving the block destroys the session. In a process forked from the one that made it every method raises
-    SessionDestroyedError, and the parent's session is not disturbed.
+    A context manager: leaving the block destroys the session. In a process forked from the one that made it every
+    method raises SessionDestroyedError, and the parent's session is not disturbed.
     """
 
     @property
@@ -83,12 +83,12 @@ class Session(Protocol):
         - `command`: one executable, looked up in the sandbox's PATH, or a path relative to `cwd`; never a shell line.
         - `cwd`: relative to the workspace, or absolute inside it.
         - `env`: set over the session's and the image's environment.
-        - `input`: bytes, text (as UTF-8), a binary file or an iterator of bytes, read as the command reads it. Without it the
-          command reads end of file at once. A source that blocks delays the return.
-        - `timeout`: seconds; `None` means `limits.timeout`. At the timeout the whole tree of processes gets SIGTERM, after
-          `kill_grace` (default 2 s) SIGKILL; the result is `timed_out`, with the output so far.
-        - `abort`: a `threading.Event` or an AbortSignal. When it is set, before or during, the tree gets SIGKILL (with a
-          `kill_grace`, SIGTERM first) and the result is `aborted`.
+        - `input`: bytes, text (as UTF-8), a binary file or an iterator of bytes, read as the command reads it. Without
+          it the command reads end of file at once. A source that blocks delays the return.
+        - `timeout`: seconds; `None` means `limits.timeout`. At the timeout the whole tree of processes gets SIGTERM,
+          after `kill_grace` (default 2 s) SIGKILL; the result is `timed_out`, with the output so far.
+        - `abort`: a `threading.Event` or an AbortSignal. When it is set, before or during, the tree gets SIGKILL (with
+          a `kill_grace`, SIGTERM first) and the result is `aborted`.
         - `on_stdout`, `on_stderr`: called on this thread with text as it comes; an exception from one kills the command
           and propagates.
         - `max_output_bytes`: keep less of each stream than `limits.max_output_bytes`.
@@ -117,9 +117,10 @@ class Session(Protocol):
     ) -> ExecStream:
         """Start one program and iterate over its output: StdoutEvent, StderrEvent, and last one ExitEvent.
 
-        The command is started before this returns. `stdin=True` keeps its input open for `ExecStream.write`; `tty=True` gives it a terminal
-        of `rows` by `columns` (its streams then merge into stdout). A slow consumer blocks the command, as a pipe
-        does. Leaving the loop, an exception in it, or dropping the iterator kills the command's tree. The rest is as in `exec`.
+        The command is started before this returns. `stdin=True` keeps its input open for `ExecStream.write`; `tty=True`
+        gives it a terminal of `rows` by `columns` (its streams then merge into stdout). A slow consumer blocks the
+        command, as a pipe does. Leaving the loop, an exception in it, or dropping the iterator kills the command's
+        tree. The rest is as in `exec`.
         """
         ...
 
@@ -143,8 +144,8 @@ class Session(Protocol):
     def destroy(self) -> None:
         """End every process, remove the container and its workspace; waiting calls raise SessionDestroyedError.
 
-        Idempotent and safe from several threads: afterwards the engine has nothing of the session. On an error it can be called
-        again. A lost session is cleaned up as well.
+        Idempotent and safe from several threads: afterwards the engine has nothing of the session. On an error it can
+        be called again. A lost session is cleaned up as well.
         """
         ...
 

@@ -43,7 +43,8 @@ class SocketStream:
 
     def shutdown(self) -> None:
         """See ByteStream.shutdown."""
-        # Only shutdown() wakes a recv() blocked in another thread; close() does not (socket(7) says nothing, Linux does so).
+        # Only shutdown() wakes a recv() blocked in another thread; close() does not (socket(7) says nothing, Linux does
+        # so).
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -57,8 +58,8 @@ class SocketStream:
 class MultiplexedStream(SocketStream):
     """A ByteStream over an engine's attach connection without a terminal.
 
-    Each frame there is: u8 stream (1 stdout, 2 stderr), three zero bytes, u32 big-endian length, payload
-    (Docker Engine API, "Stream format" of ContainerAttach; Podman's is the same). Standard error is kept, its last 8 KiB, for
+    Each frame there is: u8 stream (1 stdout, 2 stderr), three zero bytes, u32 big-endian length, payload (Docker Engine
+    API, "Stream format" of ContainerAttach; Podman's is the same). Standard error is kept, its last 8 KiB, for
     `diagnostics`.
     """
 

@@ -19,6 +19,7 @@ __all__ = ["ContainerRequest", "EngineApi", "ImageFacts"]
 class ImageFacts:
     """An image that is on the engine. `reference` is what the engine finds it by, `user` the one it is set to run as."""
 
+    id: str
     reference: str
     user: str
 
@@ -43,6 +44,11 @@ class EngineApi(Protocol):
     @property
     def engine(self) -> str:
         """The engine's name for people, such as `Docker`."""
+        ...
+
+    @property
+    def gives_volumes_to_user(self) -> bool:
+        """Whether a new volume belongs to the container's user where the image has no such folder; else to root."""
         ...
 
     def info(self) -> EngineInfo:
@@ -89,12 +95,16 @@ class EngineApi(Protocol):
         """All that have these labels; an empty value matches any."""
         ...
 
-    def delete(self, container: str) -> bool:
-        """End and remove it and its anonymous volumes; True when it is known to be gone, False when it may still be going."""
+    def delete(self, container: str) -> None:
+        """End and remove it and its anonymous volumes: afterwards it is gone, or was before. EngineError when it may not be, yet."""
         ...
 
     def stat(self, container: str, path: str) -> FileFacts | None:
         """A file in a container, running or not."""
+        ...
+
+    def owner(self, container: str, folder: str) -> int | None:
+        """The uid, as seen inside, that owns a folder in a container; None when there is no such folder."""
         ...
 
     def put(self, container: str, folder: str, archive: bytes) -> None:

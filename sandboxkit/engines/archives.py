@@ -8,10 +8,11 @@ import json
 import secrets
 import tarfile
 import time
+from typing import IO
 
 import attrs
 
-__all__ = ["FileFacts", "agent_archive", "file_archive", "parse_stat", "writable_folder_archive"]
+__all__ = ["STAT_HEADER", "FileFacts", "agent_archive", "file_archive", "first_owner", "parse_stat", "writable_folder_archive"]
 
 STAT_HEADER = "X-Docker-Container-Path-Stat"
 """Base64 of JSON (Docker Engine API, ContainerArchiveInfo; Podman's libpod API answers the same)."""
@@ -56,6 +57,13 @@ def file_archive(name: str, content: bytes) -> bytes:
     return archive.content
 
 
+def first_owner(archive: IO[bytes]) -> int | None:
+    """The uid of an archive's first entry, of which no more is read than that takes."""
+    with tarfile.open(fileobj=archive, mode="r|") as tar:
+        entry = tar.next()
+    return entry.uid if entry else None
+
+
 def writable_folder_archive() -> bytes:
     """Nothing but the folder itself that it is put into, writable for everybody."""
     with _Archive() as archive:
@@ -78,7 +86,8 @@ class _Archive:
         self.content = self._buffer.getvalue()
 
     def folder(self, mode: int) -> None:
-        entry = self._entry("./", mode)
+        # "/" means the folder that the archive is unpacked into. Docker skips an entry "." (pkg/archive, Unpack).
+        entry = self._entry("/", mode)
         entry.type = tarfile.DIRTYPE
         self._tar.addfile(entry)
 

@@ -62,6 +62,8 @@ class EngineBackend:
         self._info = api.info()
         self._images: dict[str, ImageFacts] = {}
         self._installed: set[str] = set()
+        # By the image's id, the uid that owns its own WORKSPACE_FOLDER, None where it has no such folder.
+        self._workspace_owners: dict[str, int | None] = {}
         # What start() needs in order to say why it failed; from create() until the container runs or is removed.
         self._waiting: dict[str, ContainerSpec] = {}
 
@@ -107,7 +109,8 @@ class EngineBackend:
 
     def install_agent(self, agent: AgentBundle, image: str) -> None:
         """See Backend.install_agent."""
-        if agent.volume in self._installed:
+        facts = self._images.get(image) or self._look_up(image)
+        if agent.volume in self._installed and facts is not None and facts.id in self._workspace_owners:
             return
         size = self._agent_size(agent)
         self._api.ensure_volume(agent.volume, AGENT_VOLUME_LABELS)
@@ -127,6 +130,8 @@ class EngineBackend:
                         retryable=True,
                         details={"operation": "install agent"},
                     )
+            if facts is not None:
+                self._workspace_owners[facts.id] = self._api.owner(helper, WORKSPACE_FOLDER)
         self._installed.add(agent.volume)
 
     def create(self, spec: ContainerSpec) -> str:
@@ -143,7 +148,7 @@ class EngineBackend:
         )
         try:
             container_id = self._api.create(request)
-            if spec.workspace.kind is WorkspaceKind.EPHEMERAL and not self._is_root(spec, image):
+            if spec.workspace.kind is WorkspaceKind.EPHEMERAL and not self._can_write(spec, image):
                 self._api.put(container_id, WORKSPACE_FOLDER, writable_folder_archive())
         except BaseException as error:
             self._clean_up_create(spec, call, error)
@@ -214,10 +219,20 @@ class EngineBackend:
             disk_mb=limits.disk_mb if kept("disk") else None,
         )
 
-    @staticmethod
-    def _is_root(spec: ContainerSpec, image: ImageFacts | None) -> bool:
-        user = spec.security.user or (image.user if image else "")
-        return user.partition(":")[0] in ("", "0", "root")
+    def _can_write(self, spec: ContainerSpec, image: ImageFacts | None) -> bool:
+        """Whether the container's user is known to own a new workspace volume.
+
+        The engines copy the image's folder of that name, with its owner, into a new volume; without the capability
+        CAP_DAC_OVERRIDE root, too, can't write where others own.
+        """
+        if image is None or image.id not in self._workspace_owners:
+            return False
+        user = (spec.security.user or image.user).partition(":")[0]
+        uid = 0 if user in ("", "root") else int(user) if user.isdecimal() else None
+        owner = self._workspace_owners[image.id]
+        if owner is None:
+            return uid == 0 or self._api.gives_volumes_to_user
+        return uid == owner
 
     def _clean_up_create(self, spec: ContainerSpec, call: str, error: BaseException) -> None:
         """Leave nothing of a `create` that failed, and raise the error that says what was wrong, where asking tells.
@@ -299,11 +314,19 @@ class EngineBackend:
         self._remove(name)
 
     def _remove(self, container: str) -> None:
-        if self._api.delete(container):
-            return
-        if not wait_until(lambda: self._api.inspect(container) is None, self._timeout):
-            raise EngineError(
-                f"{self._api.engine} did not remove the container {container} within {self._timeout:g} s: try again",
-                retryable=True,
-                details={"operation": "remove", "container": container},
-            )
+        end = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._api.delete(container)
+                return
+            except EngineError as error:
+                refused = error
+            # Most often it is being removed already, by the engine itself since it ended.
+            if wait_until(lambda: self._api.inspect(container) is None, min(1.0, self._timeout)):
+                return
+            if time.monotonic() >= end:
+                raise EngineError(
+                    f"{self._api.engine} did not remove the container {container} within {self._timeout:g} s: try again",
+                    retryable=True,
+                    details={**refused.details, "container": container},
+                ) from refused

@@ -60,5 +60,3 @@ class ErrorTable:
             details["reason"] = reason
             message = f"{self.engine} could not be asked to {what}: {reason}{advice}"
         return rule.error(message, retryable=rule.retryable, details=details)
-
-

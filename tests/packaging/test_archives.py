@@ -56,7 +56,7 @@ def test_the_sdist_has_the_sources_of_both_languages(sdist: Path) -> None:
     c_sources = {f"agent/{path.name}" for path in (ROOT / "agent").glob("*.[ch]")}
     assert any(name.endswith(".c") for name in c_sources)
     project = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}
-    build = {"agent/build_agent.py", "agent/PROTOCOL.md"}
+    build = {"agent/CFLAGS", "agent/PROTOCOL.md", "agent/build_agent.py"}
     generated = {"PKG-INFO", "setup.cfg"}
     expected = modules("sandboxkit") | modules("backends") | c_sources | project | build | generated
     assert {path for path in paths if ".egg-info/" not in path} == expected | {"sandboxkit/py.typed"}

@@ -1,0 +1,143 @@
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent.h"
+
+/* Who is waited for, and who is served in which order. Nothing here ever waits but poll. */
+
+#define POLLED_MAX (3u + 4u * TABLE_SIZE)
+
+struct polled {
+    nfds_t count;
+    struct pollfd fds[POLLED_MAX];
+};
+
+int64_t now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static int16_t watch(struct polled *polled, int fd, short events) {
+    if (fd < 0)
+        return -1;
+    polled->fds[polled->count] = (struct pollfd){.fd = fd, .events = events};
+    return (int16_t)polled->count++;
+}
+
+static short happened(const struct polled *polled, int16_t at) {
+    return at < 0 ? 0 : polled->fds[at].revents;
+}
+
+/* A pipe is watched only while its bytes have somewhere to go: that is the whole of the backpressure. */
+static bool may_read(struct agent *agent, const struct channel *channel, const struct stream *stream) {
+    if (channel->state == CHANNEL_BEHIND)
+        return true;
+    if (channel->state != CHANNEL_OPEN || channel->credit == 0 || (channel->measured && stream->left == 0))
+        return false;
+    return output_room(&agent->output) >= OUTPUT_SIZE / 2;
+}
+
+static void watch_channel(struct agent *agent, struct channel *channel, struct polled *polled) {
+    channel->poll_at = watch(polled, channel->control, POLLIN);
+    for (unsigned i = 0; i < 2; i++) {
+        struct stream *stream = &channel->streams[i];
+        stream->poll_at = may_read(agent, channel, stream) ? watch(polled, stream->fd, POLLIN) : (int16_t)-1;
+    }
+    struct feed *feed = &channel->feed;
+    feed->poll_at = feed->length > 0 ? watch(polled, feed_descriptor(channel), POLLOUT) : (int16_t)-1;
+}
+
+static int timeout_ms(int64_t next) {
+    if (next == NEVER)
+        return -1;
+    int64_t left = next - now_us();
+    if (left <= 0)
+        return 0;
+    return left / 1000 >= INT_MAX ? INT_MAX : (int)((left + 999) / 1000);
+}
+
+static void wait_for_events(struct agent *agent, struct polled *polled) {
+    struct output *output = &agent->output;
+    polled->count = 0;
+    watch(polled, FD_SIGNALS, POLLIN);
+    polled->fds[polled->count++] = (struct pollfd){.fd = agent->input.stalled ? -1 : FD_INPUT, .events = POLLIN};
+    polled->fds[polled->count++] =
+        (struct pollfd){.fd = output->tail > output->head ? output->fd : -1, .events = POLLOUT};
+    for (unsigned i = 0; i < agent->active_count; i++)
+        watch_channel(agent, agent->active[i], polled);
+    int64_t next = end_next(agent);
+    if (agent->spare_retry_us != 0 && agent->spare_retry_us < next)
+        next = agent->spare_retry_us;
+    if (poll(polled->fds, polled->count, timeout_ms(next)) < 0) {
+        if (errno != EINTR)
+            complain("poll", strerror(errno));
+        memset(polled->fds, 0, sizeof polled->fds);
+    }
+}
+
+static void serve_channel(struct agent *agent, struct channel *channel, const struct polled *polled) {
+    if (happened(polled, channel->poll_at) != 0)
+        control_serve(agent, channel);
+    if (happened(polled, channel->feed.poll_at) != 0)
+        feed_drain(channel);
+    for (unsigned i = 0; i < 2; i++) {
+        struct stream *stream = &channel->streams[i];
+        if (happened(polled, stream->poll_at) == 0 || stream->fd < 0)
+            continue;
+        if (channel->state == CHANNEL_BEHIND)
+            stream_drop(agent, stream);
+        else
+            stream_forward(agent, channel, i);
+    }
+    channel_advance(agent, channel);
+    reply_channel(agent, channel);
+    if (agent->output.tail - agent->output.head >= OUTPUT_FLUSH)
+        output_flush(&agent->output);
+}
+
+/* One turn each, beginning with another one each time, so that a flood does not keep the others waiting. */
+static void serve_channels(struct agent *agent, const struct polled *polled) {
+    unsigned count = agent->active_count;
+    struct channel *round[TABLE_SIZE];
+    memcpy(round, agent->active, count * sizeof round[0]);
+    for (unsigned i = 0; i < count; i++)
+        serve_channel(agent, round[(i + agent->turn) % count], polled);
+    agent->turn++;
+}
+
+/* Descriptors of closed channels whose tree is gone; after the flush, so that the host does not wait for it. */
+static void tidy(struct agent *agent) {
+    for (unsigned i = agent->active_count; i-- > 0;) {
+        struct channel *channel = agent->active[i];
+        if (channel->state != CHANNEL_BEHIND || !channel->tree_gone)
+            continue;
+        channel_close_descriptors(agent, channel);
+        if (channel->supervisor == 0)
+            table_release(agent, channel);
+    }
+}
+
+_Noreturn void loop_run(struct agent *agent) {
+    static struct polled polled;
+    agent->hello_pending = true;
+    reply_session(agent);
+    for (;;) {
+        output_flush(&agent->output);
+        if (agent->output.broken)
+            session_end(agent, 0);
+        tidy(agent);
+        spawn_spare(agent);
+        wait_for_events(agent, &polled);
+        if (polled.fds[0].revents != 0)
+            reap_children(agent);
+        if (polled.fds[1].revents != 0 || agent->input.stalled)
+            input_serve(agent);
+        end_timers(agent, now_us());
+        serve_channels(agent, &polled);
+        reply_session(agent);
+    }
+}

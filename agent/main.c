@@ -1,0 +1,144 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent.h"
+
+#define EXIT_USAGE 64
+#define EXIT_SETUP 71
+
+static struct agent the_agent;
+
+static _Noreturn void setup_failed(const char *what) {
+    complain(what, strerror(errno));
+    _exit(EXIT_SETUP);
+}
+
+static const char *parse_arguments(int argc, char **argv) {
+    const char *workspace = "/workspace";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--workspace") != 0 || i + 1 == argc) {
+            complain("usage: agent [--workspace FOLDER], with the host on standard input and output", NULL);
+            _exit(EXIT_USAGE);
+        }
+        workspace = argv[++i];
+    }
+    return workspace;
+}
+
+/* Moves `fd` to the number `place`. */
+static void put_at(int fd, int place) {
+    if (fd < 0)
+        setup_failed("open");
+    if (fd == place)
+        return;
+    if (dup3(fd, place, O_CLOEXEC) < 0)
+        setup_failed("dup3");
+    close(fd);
+}
+
+/* The protocol needs 0 and 1. Without 2, the numbers would shift. */
+static void check_standard_descriptors(void) {
+    if (fcntl(FD_INPUT, F_GETFL) < 0 || fcntl(FD_OUTPUT, F_GETFL) < 0)
+        setup_failed("standard input and output must be open");
+    if (fcntl(FD_DIAGNOSTICS, F_GETFL) < 0)
+        put_at(open("/dev/null", O_WRONLY), FD_DIAGNOSTICS);
+    for (int fd = FD_INPUT; fd <= FD_OUTPUT; fd++)
+        if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
+            setup_failed("fcntl");
+}
+
+static void open_workspace(struct agent *agent, const char *path) {
+    int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    agent->workspace_errno = fd < 0 ? errno : 0;
+    put_at(fd >= 0 ? fd : open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), FD_WORKSPACE);
+}
+
+/*
+ * Every signal is blocked for good, so nothing that a command sends does anything, and all actions are the default
+ * ones, so that a command needs only an empty mask. The library keeps a few signals for itself: hence the raw calls.
+ */
+static void take_signals(void) {
+    const uint64_t all = UINT64_MAX;
+    const unsigned long default_action[4] = {0}; /* struct sigaction as the kernel has it: SIG_DFL, no flags */
+    if (syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all) != 0)
+        setup_failed("rt_sigprocmask");
+    for (int signal = 1; signal <= 64; signal++)
+        if (signal != SIGKILL && signal != SIGSTOP)
+            syscall(SYS_rt_sigaction, signal, default_action, NULL, sizeof all);
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    put_at(signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC), FD_SIGNALS);
+}
+
+/* Before it becomes non-dumpable: see oom_adjust in spawn.c. */
+static void open_oom_adjust(struct agent *agent) {
+    char digits[16];
+    agent->oom_adjust_fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (agent->oom_adjust_fd < 0 || file_read("/proc/self/oom_score_adj", digits, sizeof digits) <= 0)
+        return;
+    int sign = digits[0] == '-' ? -1 : 1;
+    agent->oom_adjust_own = sign * (int)parse_u64(digits + (sign < 0), 0);
+}
+
+/* No core files, of the agent or of commands. Many commands need many descriptors; they themselves get what was. */
+static void set_limits(struct agent *agent) {
+    if (getrlimit(RLIMIT_NOFILE, &agent->nofile) != 0 || getrlimit(RLIMIT_CORE, &agent->core) != 0)
+        setup_failed("getrlimit");
+    struct rlimit core = {.rlim_cur = 0, .rlim_max = agent->core.rlim_max};
+    if (setrlimit(RLIMIT_CORE, &core) != 0)
+        setup_failed("setrlimit");
+    struct rlimit nofile = {.rlim_cur = agent->nofile.rlim_max, .rlim_max = agent->nofile.rlim_max};
+    agent->nofile_raised = nofile.rlim_cur != agent->nofile.rlim_cur && setrlimit(RLIMIT_NOFILE, &nofile) == 0;
+}
+
+static void *map(size_t size, int kind) {
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        setup_failed("mmap");
+    return memory;
+}
+
+/* Only what is touched costs anything. The buffers are not for the children: a fork need not copy their pages. */
+static void *map_buffer(size_t size) {
+    void *memory = map(size, MAP_PRIVATE);
+    if (madvise(memory, size, MADV_DONTFORK) != 0)
+        setup_failed("madvise");
+    return memory;
+}
+
+static void open_memory(struct agent *agent) {
+    agent->slots = map((size_t)TABLE_SIZE * SLOT_SIZE, MAP_SHARED);
+    agent->input.bytes = map_buffer(INPUT_SIZE);
+    agent->output.bytes = map_buffer(OUTPUT_SIZE);
+    agent->output.fd = FD_OUTPUT;
+    agent->scratch = map_buffer(SCRATCH_SIZE);
+    agent->walked = map_buffer(WALK_MAX * sizeof(pid_t));
+}
+
+int main(int argc, char **argv) {
+    struct agent *agent = &the_agent;
+    const char *workspace = parse_arguments(argc, argv);
+    agent->pid = getpid();
+    check_standard_descriptors();
+    open_workspace(agent, workspace);
+    take_signals();
+    open_oom_adjust(agent);
+    cgroup_open(agent);
+    set_limits(agent);
+    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
+        setup_failed("prctl");
+    open_memory(agent);
+    table_open(agent);
+    tree_open(agent);
+    /* From here on PID 1 may not exit while the host is there: every failure below is an answer, not an end. */
+    loop_run(agent);
+}

@@ -2,13 +2,14 @@
 # with sudo; `make quickstart` and `make test` install the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart venv agent engines images format lint types test unit conformance packaging bench clean
+.PHONY: help quickstart venv agent gcc engines images format lint types test unit conformance packaging bench clean
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes
 # build-system.requires, so that pip builds the package with the compiler of the environment it installs into:
 # one copy of it instead of two, and `make agent` has it too.
 BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr -d ,)
@@ -28,7 +29,7 @@ $(RUN):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "Python 3.10 or later is needed; name one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
-		|| { $(SUDO) apt-get update -q && $(SUDO) apt-get install -y -q python3-venv; }
+		|| { $(APT) update && $(APT) install --no-install-recommends python3-venv; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(PACKAGE) | $(RUN)
@@ -43,6 +44,10 @@ $(VENV)/.developer: $(PACKAGE) | $(RUN)
 
 agent: $(VENV)/.installed  ## compile the agent into the source tree, if its sources changed
 	@$(RUN) agent/build_agent.py
+
+# For the agent's own tests, under the sanitizers; what ships is built by ziglang.
+gcc:
+	@command -v gcc >/dev/null || { $(APT) update && $(APT) install --no-install-recommends gcc libc6-dev; }
 
 engines:  ## set up Docker, Podman and rootless Podman; write build/engines.json
 	$(PYTHON) tools/engines.py up
@@ -62,10 +67,10 @@ types: venv  ## check types with mypy --strict and pyright
 	$(RUN) -m mypy
 	$(RUN) -m pyright
 
-test: lint types agent engines images  ## everything, as CI does
+test: venv lint types agent gcc engines images  ## everything, as CI does
 	$(RUN) -m pytest
 
-unit: venv agent  ## the tests that need no engine
+unit: venv agent gcc  ## the tests that need no engine
 	$(RUN) -m pytest -m 'not engine and not packaging'
 
 conformance: venv agent images  ## the conformance suite on each engine

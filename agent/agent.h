@@ -11,6 +11,8 @@
  *   end.c        KILL, timeouts, escapees            launch.c      PATH search, and why a command cannot run
  *   reap.c       children that ended                 beneath.c     the working folder, resolved beneath the workspace
  *   tree.c       /proc walks and signals             wire.c request.c text.c   pure helpers
+ *   applet*.c    functions in the place of programs: see applet.h
+ *   hardening.c  user, capabilities, landlock        denylist.c    seccomp
  *
  * Three kinds of process run this program: the agent itself, one supervisor for each command, and the command's own
  * process until it calls execve. They share nothing but `struct slot` and one socket for each command.
@@ -25,6 +27,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include "hardening.h"
 #include "request.h"
 #include "text.h"
 #include "wire.h"
@@ -40,7 +43,7 @@
 #define INPUT_SOFT 131072u   /* of the input buffer, unless one frame needs more */
 #define INPUT_SIZE (HOST_FRAME_MAX + FRAME_HEADER)
 #define FEED_MAX 65536u      /* PROTOCOL.md 4.2: the host's first credit, so the most that can wait for a command */
-#define GRANT_BATCH 16384u
+#define FEED_MAX_APPLET 1048576u
 #define REFUSALS 256u
 #define SCRATCH_SIZE 65536u
 #define SLOT_SIZE 131072u
@@ -75,6 +78,7 @@ enum verdict {
 struct slot {
     _Atomic uint32_t pid;     /* of the command */
     _Atomic uint32_t taken;   /* 1 from just before execve: from here on the request must not be run again */
+    _Atomic uint32_t ending;  /* 1 from just before the agent sends SIGTERM */
     _Atomic uint32_t ended;   /* 1 when the following four are there */
     int32_t status;           /* as from wait */
     uint64_t ended_us;
@@ -118,6 +122,7 @@ struct feed {
     unsigned char *waiting;
     uint32_t offset;
     uint32_t length;
+    uint32_t capacity;    /* the credit that the host has when nothing is outstanding; so the most that can wait */
     uint32_t outstanding; /* sent by the host and not granted back */
     uint32_t owed;        /* of that, consumed: to be granted */
     bool grant;           /* send a WINDOW at the next chance */
@@ -132,7 +137,6 @@ struct channel {
     uint8_t stage;
     uint8_t attempts;
     bool tty;
-    bool started_wanted;
     bool started_pending;
     bool exited;    /* the command's own end is known */
     bool others;    /* then: processes of it were alive at that moment */
@@ -202,6 +206,9 @@ struct agent {
     int oom_adjust_fd;
     int oom_adjust_own;
     int oom_events_fd;
+    struct found found; /* by HELLO's no_new_privs and seccomp: the engine's doing */
+    bool deny_list;
+    int landlock; /* its version, or 0 */
     struct input input;
     struct output output;
     bool hello_pending;
@@ -280,18 +287,17 @@ int spawn(struct agent *agent, struct channel *channel, const struct request *te
 void spawn_spare(struct agent *agent);
 void spare_drop(struct agent *agent);
 
-/* The ends that go to the command; in a terminal only `terminal`, the master, and `control` are set. */
+/* The ends that go to the command. A terminal is `input` alone. */
 struct ends {
     int input;
     int output;
     int error;
     int control;
-    int terminal;
 };
 
 /* supervisor.c, command.c: never return. */
 _Noreturn void supervisor_run(struct agent *agent, struct channel *channel, const struct ends *ends);
-_Noreturn void command_run(const struct agent *agent, const struct channel *channel, bool terminal);
+_Noreturn void command_run(const struct agent *agent, const struct channel *channel);
 
 /* launch.c: execve with a PATH search. Returns the exit code, 126 or 127, after one line on descriptor 2. */
 int launch(char **argv, char **envp);
@@ -312,9 +318,8 @@ void feed_close(struct channel *channel);
 int feed_descriptor(const struct channel *channel);
 
 /* terminal.c */
-int terminal_open(uint16_t rows, uint16_t columns);
+bool terminal_open(int *agents, int *commands, uint16_t rows, uint16_t columns);
 void terminal_resize(const struct channel *channel, uint16_t rows, uint16_t columns);
-int terminal_enter(int master);
 
 /* end.c */
 void end_begin(struct agent *agent, struct channel *channel, uint8_t reason, uint32_t grace_ms);

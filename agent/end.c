@@ -65,6 +65,7 @@ void end_begin(struct agent *agent, struct channel *channel, uint8_t reason, uin
     }
     int64_t deadline = now + (int64_t)grace_ms * 1000;
     if (channel->stage == END_NONE) {
+        channel->slot->ending = 1;
         signal_group(channel, SIGTERM);
         tree_walk(agent, channel->supervisor, SIGTERM);
         channel->stage = END_GRACE;
@@ -76,6 +77,7 @@ void end_begin(struct agent *agent, struct channel *channel, uint8_t reason, uin
 
 static void channel_timers(struct agent *agent, struct channel *channel, int64_t now) {
     if (channel->state != CHANNEL_OPEN || is_over(channel)) {
+        channel->deadline_us = NEVER;
         channel->next_pass_us = NEVER;
         return;
     }

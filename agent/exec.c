@@ -31,13 +31,27 @@ static bool request_store(struct channel *channel, const unsigned char *payload,
     return true;
 }
 
-/* False: nobody is there to take it. */
+/*
+ * False: nobody is there to take it. Where that process was made for it a moment ago, there is nothing to be done about
+ * it here: its supervisor will be reaped, and then it is tried again.
+ */
 static bool hand_over(const struct channel *channel) {
     const char go = CONTROL_GO;
     return send(channel->control, &go, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
+/* What goes beyond the host's first credit is granted at once. Not again for a second attempt. */
+static void feed_size(struct feed *feed, uint32_t capacity) {
+    if (feed->capacity != 0)
+        return;
+    feed->capacity = capacity;
+    feed->outstanding = feed->owed = capacity - FEED_MAX;
+    feed->grant = feed->owed > 0;
+}
+
 static void settle(struct agent *agent, struct channel *channel, const struct request *request) {
+    bool applet = (request->flags & EXEC_APPLET) != 0 && (request->flags & EXEC_STDIN) != 0;
+    feed_size(&channel->feed, applet ? FEED_MAX_APPLET : FEED_MAX);
     if ((request->flags & EXEC_STDIN) == 0 || channel->feed.ended) {
         channel->feed.ended = false;
         feed_end(channel);
@@ -70,16 +84,13 @@ static struct channel *use_fresh(struct agent *agent, uint32_t id, const struct 
     int error = request_store(channel, payload, size) ? 0 : ENOMEM;
     if (error == 0)
         error = spawn(agent, channel, request);
-    if (error == 0 && hand_over(channel))
+    if (error == 0) {
+        hand_over(channel);
         return channel;
-    if (error == 0)
-        error = EAGAIN; /* killed between the two lines above; its supervisor is still to be reaped */
+    }
     reply_refuse(agent, id, is_scarcity(error) ? ERROR_BUSY : ERROR_INTERNAL, error,
                  "The process for the command could not be made.");
-    if (channel->supervisor == 0)
-        table_release(agent, channel);
-    else
-        channel->state = CHANNEL_BEHIND;
+    table_release(agent, channel);
     return NULL;
 }
 
@@ -143,11 +154,11 @@ void exec_retry(struct agent *agent, struct channel *channel) {
         error = EIO;
     if (error == 0)
         error = spawn(agent, channel, &request);
-    if (error == 0 && !hand_over(channel))
-        error = EAGAIN;
-    if (error != 0)
+    if (error != 0) {
         exec_give_up(channel, is_scarcity(error) ? ERROR_BUSY : ERROR_INTERNAL, error,
                      "The process for the command could not be made.");
-    else
-        settle(agent, channel, &request);
+        return;
+    }
+    hand_over(channel);
+    settle(agent, channel, &request);
 }

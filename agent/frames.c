@@ -49,7 +49,7 @@ static void act_on_data(struct agent *agent, struct channel *channel, const stru
         feed_end(channel);
         return;
     }
-    if (frame->length > FEED_MAX - channel->feed.outstanding)
+    if (frame->length > channel->feed.capacity - channel->feed.outstanding)
         session_broken(agent, "more input than was granted");
     if (channel->feed.ended) /* after EOF, or never announced: dropped like the rest of what nobody reads */
         feed_ignore(channel, frame->length);

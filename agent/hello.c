@@ -29,6 +29,14 @@ static void add_number(struct text *text, const char *key, uint64_t value) {
     text_add(text, "\n");
 }
 
+/* What was there before the agent's own hardening; a negative one could not be read. */
+static void add_found(struct text *text, const char *key, int value) {
+    if (value < 0)
+        add(text, key, "");
+    else
+        add_number(text, key, (uint64_t)value);
+}
+
 /* The word behind `field` ("\nCapEff:") of /proc/self/status. */
 static void add_status(struct text *text, const char *key, const char *status, const char *field) {
     const char *at = strstr(status, field);
@@ -100,8 +108,10 @@ size_t hello_write(struct agent *agent, unsigned char *at, size_t size) {
     add_status(&text, "cap_eff", status, "\nCapEff:");
     add_status(&text, "cap_bnd", status, "\nCapBnd:");
     add_status(&text, "cap_prm", status, "\nCapPrm:");
-    add_status(&text, "no_new_privs", status, "\nNoNewPrivs:");
-    add_status(&text, "seccomp", status, "\nSeccomp:");
+    add_found(&text, "no_new_privs", agent->found.no_new_privs);
+    add_found(&text, "seccomp", agent->found.seccomp);
+    add_number(&text, "deny_list", agent->deny_list);
+    add_number(&text, "landlock", (uint64_t)agent->landlock);
     add_limits(agent, &text);
     add_files(agent, &text);
     return head + text.length;

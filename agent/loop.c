@@ -70,8 +70,10 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
     int64_t next = end_next(agent);
-    if (agent->spare_retry_us != 0 && agent->spare_retry_us < next)
+    if (agent->spare == NULL && !agent->spare_blocked && agent->free_count > 0 && agent->spare_retry_us < next)
         next = agent->spare_retry_us;
+    if (agent->input.stalled && agent->refusal_count < REFUSALS)
+        next = 0; /* the answers have gone out: on with the frames behind them */
     if (poll(polled->fds, polled->count, timeout_ms(next)) < 0) {
         if (errno != EINTR)
             complain("poll", strerror(errno));
@@ -94,7 +96,6 @@ static void serve_channel(struct agent *agent, struct channel *channel, const st
             stream_forward(agent, channel, i);
     }
     channel_advance(agent, channel);
-    reply_channel(agent, channel);
     if (agent->output.tail - agent->output.head >= OUTPUT_FLUSH)
         output_flush(&agent->output);
 }
@@ -107,6 +108,22 @@ static void serve_channels(struct agent *agent, const struct polled *polled) {
     for (unsigned i = 0; i < count; i++)
         serve_channel(agent, round[(i + agent->turn) % count], polled);
     agent->turn++;
+}
+
+/*
+ * Renders what is owed and writes it, until nothing is left or the host takes no more. In the second case poll reports
+ * when it does, and the next round comes back here.
+ */
+static void reply_all(struct agent *agent) {
+    struct output *output = &agent->output;
+    do {
+        reply_session(agent);
+        for (unsigned i = 0; i < agent->active_count; i++)
+            reply_channel(agent, agent->active[i]);
+        if (output->tail == output->head)
+            return;
+        output_flush(output);
+    } while (output->tail == output->head && !output->broken);
 }
 
 /* Descriptors of closed channels whose tree is gone; after the flush, so that the host does not wait for it. */
@@ -124,9 +141,8 @@ static void tidy(struct agent *agent) {
 _Noreturn void loop_run(struct agent *agent) {
     static struct polled polled;
     agent->hello_pending = true;
-    reply_session(agent);
     for (;;) {
-        output_flush(&agent->output);
+        reply_all(agent);
         if (agent->output.broken)
             session_end(agent, 0);
         tidy(agent);
@@ -138,6 +154,5 @@ _Noreturn void loop_run(struct agent *agent) {
             input_serve(agent);
         end_timers(agent, now_us());
         serve_channels(agent, &polled);
-        reply_session(agent);
     }
 }

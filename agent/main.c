@@ -21,16 +21,47 @@ static _Noreturn void setup_failed(const char *what) {
     _exit(EXIT_SETUP);
 }
 
-static const char *parse_arguments(int argc, char **argv) {
-    const char *workspace = "/workspace";
+struct options {
+    const char *workspace;
+    bool confine;
+    bool become;
+    uid_t uid;
+    gid_t gid;
+};
+
+static _Noreturn void usage(void) {
+    complain("usage: agent [--workspace FOLDER] [--confine [--user UID:GID]], the host on standard input and output", NULL);
+    _exit(EXIT_USAGE);
+}
+
+static void parse_user(const char *text, struct options *options) {
+    const char *colon = strchr(text, ':');
+    uint64_t uid = colon == NULL ? UINT64_MAX : parse_u64(text, UINT64_MAX);
+    uint64_t gid = colon == NULL ? UINT64_MAX : parse_u64(colon + 1, UINT64_MAX);
+    if (uid >= UINT32_MAX || gid >= UINT32_MAX)
+        usage();
+    options->become = true;
+    options->uid = (uid_t)uid;
+    options->gid = (gid_t)gid;
+}
+
+static struct options parse_arguments(int argc, char **argv) {
+    struct options options = {.workspace = "/workspace"};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--workspace") != 0 || i + 1 == argc) {
-            complain("usage: agent [--workspace FOLDER], with the host on standard input and output", NULL);
-            _exit(EXIT_USAGE);
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--confine") == 0) {
+            options.confine = true;
+            continue;
         }
-        workspace = argv[++i];
+        if (strcmp(argv[i], "--workspace") == 0 && value != NULL)
+            options.workspace = value;
+        else if (strcmp(argv[i], "--user") == 0 && value != NULL)
+            parse_user(value, &options);
+        else
+            usage();
+        i++;
     }
-    return workspace;
+    return options;
 }
 
 /* Moves `fd` to the number `place`. */
@@ -100,6 +131,27 @@ static void set_limits(struct agent *agent) {
     agent->nofile_raised = nofile.rlim_cur != agent->nofile.rlim_cur && setrlimit(RLIMIT_NOFILE, &nofile) == 0;
 }
 
+/* Where no engine has done it, before anything is opened. */
+static void stand_in_for_engine(const struct options *options) {
+    if (!hardening_close_inherited())
+        setup_failed("close_range");
+    if (options->become && !hardening_become(options->uid, options->gid, options->workspace))
+        setup_failed("--user");
+}
+
+/* The last of the setup. Without an engine its part must be in force; else HELLO says whether it is. */
+static void harden(struct agent *agent, const struct options *options) {
+    agent->found = hardening_found();
+    if (options->confine && !hardening_confine(options->workspace, &agent->landlock))
+        setup_failed("landlock");
+    agent->deny_list = hardening_deny();
+    if (!options->confine)
+        return;
+    if (!agent->deny_list)
+        setup_failed("seccomp");
+    agent->found = hardening_found();
+}
+
 static void *map(size_t size, int kind) {
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -126,10 +178,12 @@ static void open_memory(struct agent *agent) {
 
 int main(int argc, char **argv) {
     struct agent *agent = &the_agent;
-    const char *workspace = parse_arguments(argc, argv);
+    const struct options options = parse_arguments(argc, argv);
     agent->pid = getpid();
+    if (options.confine)
+        stand_in_for_engine(&options);
     check_standard_descriptors();
-    open_workspace(agent, workspace);
+    open_workspace(agent, options.workspace);
     take_signals();
     open_oom_adjust(agent);
     cgroup_open(agent);
@@ -139,6 +193,7 @@ int main(int argc, char **argv) {
     open_memory(agent);
     table_open(agent);
     tree_open(agent);
+    harden(agent, &options);
     /* From here on PID 1 may not exit while the host is there: every failure below is an answer, not an end. */
     loop_run(agent);
 }

@@ -90,7 +90,10 @@ void control_serve(struct agent *agent, struct channel *channel) {
 static void supervisor_gone(struct agent *agent, struct channel *channel, int status) {
     control_serve(agent, channel); /* its last words */
     channel->supervisor = 0;
-    agent->spare_blocked = false;
+    if (channel->slot->verdict != VERDICT_BUSY)
+        agent->spare_blocked = false;
+    if (channel->state == CHANNEL_SPARE)
+        spare_drop(agent);
     if (status == 0) { /* nothing was left to reap */
         channel->tree_gone = true;
         if (channel->state == CHANNEL_OPEN)
@@ -100,8 +103,6 @@ static void supervisor_gone(struct agent *agent, struct channel *channel, int st
         return;
     }
     /* Killed. Its orphans are the agent's children now, or will be: end.c kills them, then reap_settle is called. */
-    if (channel->state == CHANNEL_SPARE)
-        spare_drop(agent);
     channel->orphaned = true;
     agent->sweeping = true;
     agent->next_sweep_us = 0;

@@ -95,6 +95,7 @@ static void add_exit(struct agent *agent, struct channel *channel) {
 static void close_channel(struct agent *agent, struct channel *channel) {
     channel->state = CHANNEL_BEHIND;
     channel->deadline_us = NEVER;
+    channel->next_pass_us = NEVER;
     agent->open_count--;
 }
 

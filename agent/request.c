@@ -4,7 +4,7 @@
 
 #include "wire.h"
 
-#define KNOWN_FLAGS (EXEC_STDIN | EXEC_TTY | EXEC_STARTED)
+#define KNOWN_FLAGS (EXEC_STDIN | EXEC_TTY | EXEC_STARTED | EXEC_APPLET)
 
 char *request_next(char *string) {
     return string + strlen(string) + 1;

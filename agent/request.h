@@ -10,6 +10,7 @@ enum exec_flag {
     EXEC_STDIN = 1,
     EXEC_TTY = 2,
     EXEC_STARTED = 4,
+    EXEC_APPLET = 8,
 };
 
 #define REQUEST_HEADER 28u

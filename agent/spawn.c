@@ -38,10 +38,9 @@ static bool make_ends(struct agent *agent, struct channel *channel, const struct
     ends->control = control[1];
     note_highest(agent, control[1]);
     if (terminal != NULL) {
-        channel->streams[0].fd = terminal_open(terminal->rows, terminal->columns);
-        ends->terminal = channel->streams[0].fd;
-        note_highest(agent, ends->terminal);
-        return ends->terminal >= 0;
+        bool open = terminal_open(&channel->streams[0].fd, &ends->input, terminal->rows, terminal->columns);
+        note_highest(agent, ends->input);
+        return open;
     }
     bool made = make_pipe(&channel->feed.fd, &ends->input, true) &&
                 make_pipe(&channel->streams[0].fd, &ends->output, false) &&
@@ -67,7 +66,7 @@ static void oom_adjust(const struct agent *agent, int value) {
 }
 
 int spawn(struct agent *agent, struct channel *channel, const struct request *request) {
-    struct ends ends = {.input = -1, .output = -1, .error = -1, .control = -1, .terminal = -1};
+    struct ends ends = {.input = -1, .output = -1, .error = -1, .control = -1};
     bool tty = request != NULL && (request->flags & EXEC_TTY) != 0;
     int error = 0;
     pid_t pid = -1;
@@ -94,7 +93,6 @@ int spawn(struct agent *agent, struct channel *channel, const struct request *re
 void spawn_spare(struct agent *agent) {
     if (agent->spare != NULL || agent->spare_blocked || agent->spare_retry_us > now_us())
         return;
-    agent->spare_retry_us = 0;
     struct channel *channel = table_take(agent);
     if (channel == NULL)
         return;

@@ -98,7 +98,7 @@ int feed_descriptor(const struct channel *channel) {
 
 static void feed_consumed(struct feed *feed, uint32_t count, bool all) {
     feed->owed += count;
-    if (feed->owed >= GRANT_BATCH || (all && feed->owed > 0))
+    if (feed->owed >= feed->capacity / 4 || (all && feed->owed > 0))
         feed->grant = true;
 }
 
@@ -153,14 +153,14 @@ void feed_data(struct channel *channel, const unsigned char *bytes, uint32_t cou
     feed_consumed(feed, done, false);
     if (done == count)
         return;
-    if (feed->waiting == NULL && (feed->waiting = malloc(FEED_MAX)) == NULL) {
+    if (feed->waiting == NULL && (feed->waiting = malloc(feed->capacity)) == NULL) {
         complain("no memory for a command's input", NULL);
         feed_close(channel);
         feed_consumed(feed, count - done, true);
         return;
     }
-    /* The host's credit is FEED_MAX, so all that waits fits; only the free part may be at the front. */
-    if (feed->offset + feed->length + (count - done) > FEED_MAX) {
+    /* The host's credit is the capacity, so all that waits fits; only the free part may be at the front. */
+    if (feed->offset + feed->length + (count - done) > feed->capacity) {
         memmove(feed->waiting, feed->waiting + feed->offset, feed->length);
         feed->offset = 0;
     }

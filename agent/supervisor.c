@@ -99,10 +99,9 @@ static void close_from(const struct agent *agent, int first) {
 }
 
 static bool take_places(const struct ends *ends) {
-    int input = ends->terminal >= 0 ? ends->terminal : ends->input;
-    int output = ends->terminal >= 0 ? ends->terminal : ends->output;
-    int error = ends->terminal >= 0 ? ends->terminal : ends->error;
-    return dup2(input, 0) == 0 && dup2(output, 1) == 1 && dup2(error, 2) == 2 &&
+    int output = ends->output >= 0 ? ends->output : ends->input;
+    int error = ends->error >= 0 ? ends->error : ends->input;
+    return dup2(ends->input, 0) == 0 && dup2(output, 1) == 1 && dup2(error, 2) == 2 &&
            dup3(ends->control, FD_CONTROL, O_CLOEXEC) == FD_CONTROL;
 }
 
@@ -114,7 +113,7 @@ _Noreturn void supervisor_run(struct agent *agent, struct channel *channel, cons
         command = fork();
     }
     if (command == 0)
-        command_run(agent, channel, ends->terminal >= 0);
+        command_run(agent, channel);
     if (command < 0) {
         slot->verdict_errno = errno;
         slot->verdict = VERDICT_BUSY;
@@ -122,7 +121,8 @@ _Noreturn void supervisor_run(struct agent *agent, struct channel *channel, cons
         _exit(0);
     }
     slot->pid = (uint32_t)command;
-    close(FD_INPUT);
+    if (!channel->tty) /* see terminal_open */
+        close(FD_INPUT);
     close(FD_OUTPUT);
     close(FD_DIAGNOSTICS);
     close(FD_WORKSPACE);

@@ -137,6 +137,8 @@ static void add_children_by_scan(struct walk *walk, pid_t pid) {
 }
 
 static void add_children_any(const struct agent *agent, struct walk *walk, pid_t pid) {
+    if (pid <= 0) /* a supervisor that is gone; as a parent, 0 means outside of this namespace */
+        return;
     if (agent->children_files)
         add_children(walk, pid);
     else

@@ -32,9 +32,12 @@ from .errors import (
     UnsupportedError,
 )
 from .exec_stream import ExecStream
+from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, SessionEnded
+from .pool import Pool
 from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
 from .session import Session, SessionState
+from .sessions import Owner, Pruned, SessionInfo, list_sessions, prune, remove_session
 from .version import __version__
 
 __all__ = [
@@ -47,27 +50,37 @@ __all__ = [
     "EngineUnavailableError",
     "ErrorCode",
     "Event",
+    "ExecEnded",
     "ExecResult",
+    "ExecStarted",
     "ExecStream",
     "ExitEvent",
     "FileTooLargeError",
+    "FileWritten",
+    "Hooks",
     "ImageNotFoundError",
     "Limits",
     "LimitsNotEnforceableError",
     "Network",
+    "Owner",
     "PathError",
     "PodmanSandbox",
     "PolicyError",
+    "Pool",
     "PortError",
     "ProcessError",
     "Progress",
+    "Pruned",
     "Pull",
     "Sandbox",
     "SandboxError",
     "Security",
     "Session",
     "SessionBusyError",
+    "SessionCreated",
     "SessionDestroyedError",
+    "SessionEnded",
+    "SessionInfo",
     "SessionLostError",
     "SessionNotFoundError",
     "SessionState",
@@ -76,4 +89,7 @@ __all__ = [
     "UnsupportedError",
     "Workspace",
     "__version__",
+    "list_sessions",
+    "prune",
+    "remove_session",
 ]

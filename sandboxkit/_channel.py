@@ -8,6 +8,7 @@ one at a time, also when Ctrl-C interrupts the sender.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 from collections import deque
@@ -41,6 +42,7 @@ _LOST = (
     "The session's container is gone: it was stopped or removed, ran out of memory, or its engine ended. "
     "Create a new session."
 )
+_NOTHING = memoryview(b"")
 
 
 class Latch:
@@ -63,7 +65,7 @@ class Latch:
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it was set within `timeout` seconds (None: however long)."""
-        return self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+        return self._lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
 class Sink(Protocol):
@@ -114,11 +116,11 @@ class Channel:
 
     def send_input(self, data: memoryview) -> int:
         """Send as much as there is credit for and return how much; 0 when there is none."""
-        size = min(len(data), self.input_credit, MAX_PAYLOAD)
-        if size > 0:
-            # The reader adds to the credit while we take from it, hence the lock in both places.
-            with self._connection.credit_lock:
-                self.input_credit -= size
+        # The reader adds to the credit while we take from it, hence the lock in both places.
+        with self._connection.credit_lock:
+            size = max(min(len(data), self.input_credit, MAX_PAYLOAD), 0)
+            self.input_credit -= size
+        if size:
             self._connection.send(encode(FrameType.DATA, self.id, data[:size], Stream.STDIN))
         return size
 
@@ -130,9 +132,14 @@ class Channel:
         """Ask for the end of the command's tree; `outcome` comes when it is dead."""
         self._connection.send(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
 
+    @property
+    def runs(self) -> bool:
+        """Whether the command was sent, has not ended, and is this process's to end."""
+        return bool(self.sent) and self.outcome is None and not self._connection.forked
+
     def kill_later(self, grace: float = 0.0) -> None:
         """`kill` that never waits for another sender: for finalizers, which may run amid a send on the same thread."""
-        if self.outcome is None:
+        if self.runs:
             self._connection.send_later(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
 
     def resize(self, rows: int, columns: int) -> None:
@@ -141,11 +148,8 @@ class Channel:
 
     def grant(self, size: int) -> None:
         """`size` bytes of output were consumed: give the credit back, a quarter of the window at a time."""
-        self._returned += size
-        if self._returned >= self.window // 4 and self.outcome is None:
-            returned, self._returned = self._returned, 0
-            with self._connection.credit_lock:
-                self.granted += returned
+        returned = self._due(size)
+        if returned:
             self._connection.send(encode_u32(FrameType.WINDOW, self.id, returned))
 
     def grant_later(self, size: int) -> None:
@@ -153,13 +157,25 @@ class Channel:
         self.extra += size
         self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, size))
 
+    def _due(self, size: int) -> int:
+        # What is to be granted, now that `size` bytes more were consumed; 0 while it is not worth a frame.
+        with self._connection.credit_lock:
+            self._returned += size
+            if self._returned < self.window // 4 or self.outcome is not None:
+                return 0
+            returned, self._returned = self._returned, 0
+            self.granted += returned
+            return returned
+
     # The reader thread's side.
 
     def receive(self, stream: Stream, chunk: memoryview) -> None:
         """Output came."""
-        size = len(chunk)
         if self.sink.feed(stream, chunk):
-            self.grant(size)
+            returned = self._due(len(chunk))
+            if returned:
+                # Never behind a sender that the agent keeps waiting until we read: that would be a deadlock.
+                self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, returned))
 
     def finish(self, outcome: Exit | Refusal | SandboxError) -> None:
         """The last frame, or the end of the session."""
@@ -180,7 +196,8 @@ class Connection:
         self._stream = stream
         self._send_stream = stream.send
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # one frame at a time
+        self._lock = threading.Lock()  # one frame at a time: this one, of which so much has left
+        self._frame, self._sent = _NOTHING, list[int]()
         self._later: deque[bytes] = deque()
         self._table = threading.Lock()
         self.credit_lock = threading.Lock()
@@ -189,7 +206,9 @@ class Connection:
         self._decoder = Decoder(self)
         self._hello: Hello | None = None
         self._hello_changed = Latch()
+        self.ended = Latch()  # a channel ended: whoever waits for its turn tries again, and sets it for the next
         self._thread = threading.Thread(target=self._read, name="sandboxkit-reader", daemon=True)
+        self._dropped = False
         self.lost: SandboxError | None = None
 
     def start(self) -> None:
@@ -208,11 +227,16 @@ class Connection:
             )
         return self._hello
 
-    def open(self, channel: Channel, request: bytes, early_input: memoryview | None = None) -> None:
-        """Send an EXEC (§5.1, payload) on a new channel; with `early_input`, its first bytes travel along."""
+    def open(self, channel: Channel, request: bytes, early_input: memoryview | None = None, *, limit: int) -> bool:
+        """Send an EXEC (§5.1, payload) on a new channel; with `early_input`, its first bytes travel along.
+
+        False, and nothing is sent, when `limit` channels are open: a command counts until its tree is known to be dead.
+        """
         self.raise_if_unusable()
         # Numbers must reach the agent rising (§4.1): so the frame leaves under the lock that gave the number.
         with self._table:
+            if len(self._channels) >= limit:
+                return False
             if self._next > MAX_CHANNEL:
                 raise SessionLostError("This session has run 2,147,483,647 commands. Create a new one.")
             channel.id = self._next
@@ -232,16 +256,20 @@ class Connection:
                 if not channel.sent:
                     self._channels.pop(channel.id, None)
                 raise
-        self._flush_later()
+            finally:
+                self._flush_later()
         if self.lost is not None:
             channel.finish(self.lost)  # the reader may have ended before the channel was in the table
+        return True
 
     def send(self, frame: bytes) -> None:
-        """Send a whole frame. SessionLostError when the stream is broken; Ctrl-C is raised when the frame has left."""
+        """Send a whole frame. SessionLostError when the stream is broken."""
         self.raise_if_unusable()
-        with self._lock:
-            self._send_locked(frame)
-        self._flush_later()
+        try:
+            with self._lock:
+                self._send_locked(frame, [])
+        finally:
+            self._flush_later()
 
     def send_later(self, frame: bytes) -> None:
         """Send without ever blocking on the lock: now if it is free, else when its holder is done."""
@@ -252,68 +280,91 @@ class Connection:
 
     def _flush_later(self) -> None:
         # The holder of the lock looks again after releasing it, so a frame queued at any moment is sent by someone.
-        while self._later and self._lock.acquire(blocking=False):
+        # Ctrl-C may come after any call: so the lock is taken as a frame is sent, and a frame dropped once it has left.
+        while self._later:
+            held: list[bool] = []
             try:
+                held.extend(map(self._lock.acquire, (False,)))
+                if True not in held:
+                    return
                 while self._later:
-                    self._send_locked(self._later.popleft())
+                    sent: list[int] = []
+                    try:
+                        self._send_locked(self._later[0], sent)
+                    finally:
+                        if sent:
+                            self._later.popleft()
             finally:
-                self._lock.release()
+                if True in held:
+                    self._lock.release()
 
-    def _send_locked(self, frame: bytes, sent: list[int] | None = None) -> None:
+    def _send_locked(self, frame: bytes, sent: list[int]) -> None:
         # Python runs signal handlers between bytecodes, so `n = send(x)` can send and then lose n to a
         # KeyboardInterrupt. `extend` and `map` call the socket's C method and store its count with no bytecode between:
-        # `sent` is always true, and a frame that has begun is completed before the interrupt goes on.
-        sent = [] if sent is None else sent
-        view = memoryview(frame)
-        interrupt: BaseException | None = None
+        # `sent` is always true. A frame that Ctrl-C cut is completed by whoever sends next: the command's KILL does.
         try:
-            while True:
-                try:
-                    while sum(sent) < len(view) and (interrupt is None or sent):
-                        sent.extend(map(self._send_stream, (view[sum(sent) :],)))
-                    break
-                except OSError as error:  # TimeoutError is one: no byte could go for the stream's whole timeout
-                    self.fail(_lost_error(f" ({error})"))
-                    break
-                except BaseException as error:  # noqa: BLE001 - raised below
-                    interrupt = error
-        finally:
-            # A second Ctrl-C, outside the inner try: half a frame is worse than no session.
-            if 0 < sum(sent) < len(view):
-                self.fail(_lost_error(" (interrupted twice within a frame)"))
-        if interrupt is not None:
-            raise interrupt
+            if self._sent:
+                self._send_rest()
+            self._frame, self._sent = memoryview(frame), sent
+            self._send_rest()
+            self._frame, self._sent = _NOTHING, []
+        except OSError as error:  # TimeoutError is one: no byte could go for the stream's whole timeout
+            self.fail(_lost_error(f" ({error})"))
         self.raise_if_unusable()
 
-    def raise_if_unusable(self) -> None:
-        """Raise why no command can run here any more, if so."""
-        if os.getpid() != self._pid:
+    def _send_rest(self) -> None:
+        while sum(self._sent) < len(self._frame):
+            self._sent.extend(map(self._send_stream, (self._frame[sum(self._sent) :],)))
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that the session belongs to."""
+        return os.getpid() != self._pid
+
+    def raise_if_forked(self) -> None:
+        """SessionDestroyedError in a forked child, where no reader runs and any lock may be held for ever."""
+        if self.forked:
             raise SessionDestroyedError(
                 "This session belongs to the parent of this forked process. Create a session in this process."
             )
+
+    def raise_if_unusable(self) -> None:
+        """Raise why no command can run here any more, if so."""
+        self.raise_if_forked()
         if self.lost is not None:
-            raise self.lost.with_traceback(None)
+            raise copy.copy(self.lost)  # a raised exception collects its thread's traceback: one each
 
     def fail(self, error: SandboxError) -> None:
         """End the connection: every waiting and every later call raises `error`. The first error stays."""
         if self.lost is None:
-            self.lost = error
+            self.lost = error.with_traceback(None)
         self._stream.shutdown()
         self._finish_all()
 
     def close(self, error: SandboxError) -> None:
-        """`fail`, then wait for the reader and give the descriptors back. In a forked child it does nothing."""
-        if os.getpid() != self._pid:
+        """`fail`, then wait for the reader and give the descriptors back; later calls raise `error` in any case.
+
+        In a forked child it does nothing.
+        """
+        if self.forked:
             return  # a shutdown here would end the parent's session
         self.fail(error)
+        self.lost = error
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         if not self._thread.is_alive():
-            self._stream.close()
+            held: list[bool] = []
+            try:  # senders leave at once, unless this is a signal handler on top of one
+                held.extend(map(self._lock.acquire, (True,), (1.0,)))
+                self._stream.close()
+            finally:
+                if True in held:
+                    self._lock.release()
 
     def shutdown(self) -> None:
-        """End the stream without waiting: for finalizers."""
-        if os.getpid() == self._pid:
+        """End the stream without waiting: for finalizers. The reader gives the descriptors back."""
+        if not self.forked:
+            self._dropped = True
             self._stream.shutdown()
 
     def _diagnostics(self) -> str:
@@ -324,7 +375,7 @@ class Connection:
 
     def _read(self) -> None:
         receive, feed = self._stream.receive, self._decoder.feed
-        error: SandboxError
+        error: SandboxError = _lost_error("")
         try:
             while True:
                 try:
@@ -341,14 +392,21 @@ class Connection:
             error = failed
         except OSError as failed:
             error = _lost_error(f" ({failed}){self._diagnostics()}")
-        self.fail(error)
+        except Exception as bug:  # noqa: BLE001 - a reader that just died would leave every caller waiting
+            error = SessionLostError(f"sandboxkit failed to read from the container: {bug!r}. Create a new session.")
+        finally:
+            self.fail(error)
+            if self._dropped:
+                self._stream.close()
 
     def _finish_all(self) -> None:
+        # Finished first, then forgotten: Ctrl-C between the two leaves the rest to the reader, which comes here too.
         assert self.lost is not None
-        while self._channels:
-            with contextlib.suppress(KeyError):
-                self._channels.popitem()[1].finish(self.lost)
+        for number, channel in self._channels.copy().items():
+            channel.finish(self.lost)
+            self._channels.pop(number, None)
         self._hello_changed.set()
+        self.ended.set()
 
     def said_hello(self, hello: Hello) -> None:
         """Reader thread: the first frame."""
@@ -365,8 +423,9 @@ class Connection:
     def finished(self, number: int, outcome: Exit | Refusal) -> None:
         """Reader thread: a channel's last frame."""
         channel = self.channel(number)
-        del self._channels[number]
+        self._channels.pop(number, None)
         channel.finish(outcome)
+        self.ended.set()
 
 
 def _lost_error(detail: str) -> SessionLostError:
@@ -375,7 +434,7 @@ def _lost_error(detail: str) -> SessionLostError:
 
 def milliseconds(seconds: float) -> int:
     """Seconds as the protocol's u32 of ms: rounded up, so that a tiny bound is not "none"."""
-    return min(-int(-seconds * 1000 // 1), 2**32 - 1)
+    return -int(-min(seconds, 4_294_967) * 1000 // 1)
 
 
 class Decoder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -124,7 +123,7 @@ def exec_payload(
     strings.extend(f"{name}={value}" for name, value in env.items())
     strings.append("")
     head = _EXEC.pack(flags, window, timeout_ms, grace_ms, rows, columns, len(argv), len(env))
-    return head + os.fsencode("\0".join(strings))
+    return head + "\0".join(strings).encode("utf-8", "surrogateescape")  # whatever the host's own locale is
 
 
 def encode_exec(channel: int, payload: bytes) -> bytes:

@@ -30,10 +30,13 @@ class Input:
         if source is None:
             return None
         if isinstance(source, str):
-            source = source.encode("utf-8", "surrogateescape")
+            try:
+                source = source.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                check.fail("input", source, "text that UTF-8 can hold, or bytes")
         if isinstance(source, (bytes, bytearray, memoryview)):
             # It travels with the command itself: no further frame when it fits the first window.
-            return cls(iter(()), memoryview(source).cast("B"))
+            return cls(iter(()), check.octets("input", source, "bytes"))
         # A pipe's or socket's read1 gives what is there; plain read would wait for the whole block.
         read = getattr(source, "read1", None) or getattr(source, "read", None)
         if callable(read):
@@ -58,14 +61,11 @@ class Input:
         if self._ended or channel is None or channel.input_credit <= 0:
             return False
         if not len(self._rest):
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                self._ended = True
-                channel.close_input()
+            for chunk in self._chunks:
+                self._rest = check.octets("input", chunk, "an iterator or file that gives bytes, not text")
                 return True
-            if not isinstance(chunk, (bytes, bytearray, memoryview)):
-                check.fail("input", chunk, "an iterator or file that gives bytes, not text")
-            self._rest = memoryview(chunk).cast("B")
+            self._ended = True
+            channel.close_input()
             return True
         self._rest = self._rest[channel.send_input(self._rest) :]
         return True

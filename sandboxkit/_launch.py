@@ -10,6 +10,8 @@ import attrs
 
 from ._channel import Connection
 from ._frames import Hello
+from ._labels import SESSION
+from ._volumes import claim
 from .backend import (
     AgentMissing,
     Backend,
@@ -20,7 +22,7 @@ from .backend import (
     Feature,
 )
 from .config import Limits, NetworkMode
-from .errors import EngineError, LimitsNotEnforceableError, SandboxError, SessionLostError
+from .errors import EngineError, LimitsNotEnforceableError, SandboxError, SessionLostError, SessionNotFoundError
 
 __all__ = ["Launched", "check_limits", "launch"]
 
@@ -28,6 +30,7 @@ HELLO_TIMEOUT = 60.0
 """Seconds from the container's start to the agent's first frame, on a badly loaded host."""
 
 _ATTEMPTS = 6
+_PAUSE = 0.05
 
 
 @attrs.frozen
@@ -63,13 +66,13 @@ def launch(backend: Backend, spec: ContainerSpec) -> Launched:
     AgentMissing and is tried again on a volume filled anew.
     """
     for attempt in range(_ATTEMPTS):
+        if attempt:  # Several processes heal at once: each waits a different while, so that they do not fill in step.
+            threading.Event().wait(random.uniform(0, _PAUSE * 2**attempt))  # noqa: S311 - no secret
         backend.install_agent(spec.agent, spec.image)
         try:
             return _attempt(backend, spec)
         except AgentMissing as missing:
             reason = str(missing)
-            # Several processes heal at once: each waits a different while, so that they do not fill in step for ever.
-            threading.Event().wait(random.uniform(0, 0.1 * 2**attempt))  # noqa: S311 - no secret
     raise EngineError(
         f"The agent could not be put into its volume {spec.agent.volume} in {_ATTEMPTS} attempts ({reason}). "
         "Remove that volume, and check that the engine can write volumes.",
@@ -78,16 +81,18 @@ def launch(backend: Backend, spec: ContainerSpec) -> Launched:
 
 
 def _attempt(backend: Backend, spec: ContainerSpec) -> Launched:
-    container_id = backend.create(spec)
+    made: list[str] = []
     connection: Connection | None = None
     stream: ByteStream | None = None
     try:
+        made.extend(map(backend.create, (spec,)))  # so that Ctrl-C can't come before the id is known here
+        container_id = made[0]
+        claim(backend, spec.workspace, spec.labels.get(SESSION, ""))
         stream = backend.attach(container_id)
         backend.start(container_id)
         connection = Connection(stream)
         connection.start()
-        status = backend.inspect(container_id)
-        hello = connection.wait_hello(HELLO_TIMEOUT)
+        status, hello = _status(backend, container_id, connection), _hello(connection)
         if hello.facts.get("build") != spec.agent.build:
             raise AgentMissing(f"the volume holds agent {hello.facts.get('build')}, not {spec.agent.build}")
         _prove(backend, spec, status, hello)
@@ -98,9 +103,25 @@ def _attempt(backend: Backend, spec: ContainerSpec) -> Launched:
             connection.close(gone)
         elif stream is not None:
             stream.close()
-        with contextlib.suppress(SandboxError):  # the first error is the one to tell
-            backend.remove(container_id)
+        for container_id in made:
+            with contextlib.suppress(SandboxError):  # the first error is the one to tell
+                backend.remove(container_id)
         raise
+
+
+def _status(backend: Backend, container_id: str, connection: Connection) -> ContainerStatus:
+    try:
+        return backend.inspect(container_id)
+    except SessionNotFoundError:
+        _hello(connection)  # says why the container ended, if the agent could
+        raise
+
+
+def _hello(connection: Connection) -> Hello:
+    try:
+        return connection.wait_hello(HELLO_TIMEOUT)
+    except SessionLostError as lost:
+        raise EngineError(f"The container started, but its agent did not. {lost}", retryable=True) from lost
 
 
 def _prove(backend: Backend, spec: ContainerSpec, status: ContainerStatus, hello: Hello) -> None:
@@ -156,10 +177,13 @@ def _from_inside(backend: Backend, spec: ContainerSpec, hello: Hello) -> list[st
         # A custom OCI runtime (gVisor) filters system calls itself and reports no seccomp of the host's.
         if spec.security.runtime is None:
             expect("seccomp", 2)
+            expect("deny_list", 1)
         expect("pid", 1)
     if Feature.READONLY_ROOTFS in backend.features and spec.security.readonly_rootfs:
         expect("rootfs_ro", 1)
-    expect("workspace_writable", 1)
+    expect("workspace_writable", 0 if spec.workspace.read_only else 1)
+    for name, number in _numeric(spec.security.user).items():
+        expect(name, number)
     enforceable = backend.info().enforceable
     # Not every engine shows the container its own cgroup files: what can be read must be right.
     if spec.limits.memory_mb is not None and "memory" in enforceable and hello.number("memory_max") is not None:
@@ -167,3 +191,9 @@ def _from_inside(backend: Backend, spec: ContainerSpec, hello: Hello) -> list[st
     if spec.limits.pids is not None and "pids" in enforceable and hello.number("pids_max") is not None:
         expect("pids_max", spec.limits.pids)
     return wrong
+
+
+def _numeric(user: str | None) -> dict[str, int]:
+    # A user's name is the image's to resolve; numbers can be compared.
+    parts = zip(("uid", "gid"), (user or "").split(":"), strict=False)
+    return {name: int(part) for name, part in parts if part.isdecimal()}

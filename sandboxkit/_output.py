@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 __all__ = ["HeadTail", "incomplete_tail"]
 
 
 class HeadTail:
-    """Keeps at most `cap` bytes of a stream, however long: the first half and the last half, and counts them all.
+    """Keeps at most `cap` bytes of a stream, however long: all of it, or the first half and the last half; counts them all.
 
     Memory stays below 1.5 times the cap. Fed by one thread; read when the stream has ended.
     """
 
-    __slots__ = ("_cap", "_head", "_head_cap", "_tail", "_tail_cap", "total")
+    __slots__ = ("_cap", "_head_cap", "_kept", "_tail", "_tail_cap", "total")
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._tail_cap = cap // 2
         self._head_cap = cap - self._tail_cap
-        self._head = bytearray()
-        self._tail = bytearray()
+        # CPython's BytesIO hands its buffer out as bytes without a copy: for large outputs that is most of the cost.
+        self._kept = BytesIO()
+        self._tail: bytearray | None = None
         self.total = 0
 
     def feed(self, chunk: memoryview) -> None:
         """Take the next bytes of the stream; the view need not outlive the call."""
         self.total += len(chunk)
-        room = self._head_cap - len(self._head)
-        if room:
-            if len(chunk) <= room:
-                self._head += chunk
-                return
-            self._head += chunk[:room]
+        if self.total <= self._cap:
+            self._kept.write(chunk)
+            return
+        if self._tail is None:
+            room = self._cap - self._kept.tell()
+            self._kept.write(chunk[:room])
             chunk = chunk[room:]
+            with self._kept.getbuffer() as kept:
+                self._tail = bytearray(kept[self._head_cap :])
+            self._kept.truncate(self._head_cap)
         self._tail += chunk
         # Trimmed once a doubling, so that each byte is moved at most once more, whatever the size of the chunks.
         if len(self._tail) > 2 * self._tail_cap:
@@ -43,9 +49,9 @@ class HeadTail:
 
     def render(self) -> bytes:
         """The whole stream, or head, a line that counts what is missing, and tail, cut between UTF-8 characters."""
-        if not self.truncated:
-            return bytes(self._head + self._tail)
-        head = bytes(self._head)
+        head = self._kept.getvalue()
+        if self._tail is None:
+            return head
         head = head[: len(head) - incomplete_tail(head)]
         tail = bytes(self._tail[len(self._tail) - self._tail_cap :])
         tail = tail[_continuation_head(tail) :]

@@ -37,15 +37,18 @@ def connect(name: str = "auto", url: str | None = None) -> Backend:
 
     ConfigError for an unknown name; EngineUnavailableError, with all that was tried, when nothing answers.
     """
+    field = "backend"
     if name == "auto":
         name = os.environ.get("SANDBOXKIT_BACKEND") or "auto"
+        field = field if name == "auto" else "SANDBOXKIT_BACKEND"
         url = url or os.environ.get("SANDBOXKIT_URL") or None
     if name != "auto" and name not in _entries():
-        check.fail("backend", name, ", ".join(repr(known) for known in ("auto", *available())))
+        check.fail(field, name, ", ".join(repr(known) for known in ("auto", *available())))
     if name == "auto" and url is not None:
         raise ConfigError(
-            "url was given without a backend; accepted: backend='docker' or backend='podman' with it",
-            details={"field": "backend"},
+            f"url is {url!r}, but no backend is named; accepted: backend='docker' or backend='podman' with it "
+            "(SANDBOXKIT_BACKEND with SANDBOXKIT_URL)",
+            details={"field": "url"},
         )
     with _lock:
         found = _connected.get((name, url))
@@ -60,14 +63,31 @@ def connect(name: str = "auto", url: str | None = None) -> Backend:
 def forget() -> None:
     """Close every backend this process has connected; the next call connects anew. For tests and long-lived workers."""
     with _lock:
-        for pid, backend in _connected.values():
+        while _connected:
+            pid, backend = _connected.popitem()[1]
             if pid == os.getpid():
                 backend.close()
-        _connected.clear()
+
+
+def _new_lock() -> None:
+    global _lock  # noqa: PLW0603 - a thread of the parent may have held it at the fork, and would hold it here for ever
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 def _load(name: str) -> type[Backend]:
-    loaded: type[Backend] = _entries()[name].load()
+    entry = _entries()[name]
+    try:
+        loaded: type[Backend] = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist else entry.module
+        raise EngineUnavailableError(
+            f"The backend {name} can't be loaded from {package}: {error}. Install what it lacks: "
+            f"pip install '{package}[{name}]'.",
+            retryable=False,
+        ) from error
     return loaded
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import signal as signals
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -15,7 +17,7 @@ from ._frames import ExecFlag, Exit, Refusal, RefusalCode, Stream, exec_payload
 from ._input import Input
 from ._output import HeadTail, incomplete_tail
 from .abort import POLL, Abort, AbortSignal
-from .errors import EngineError, PathError, SandboxError, SessionLostError
+from .errors import EngineError, PathError, ProcessError, SandboxError, SessionLostError
 from .results import Event, ExecResult, StderrEvent, StdoutEvent
 
 __all__ = ["Request", "Run"]
@@ -24,6 +26,7 @@ _COLLECT_WINDOW = 1024 * 1024
 _STREAM_WINDOW = 256 * 1024
 _MARGIN = 10.0  # seconds the agent may be late with a timeout before the session counts as lost
 _ABANDON = 5.0  # seconds to wait for the end of a tree after Ctrl-C
+_QUEUED = 1024  # chunks that may wait for a consumer, however small
 
 
 @attrs.frozen(kw_only=True)
@@ -91,9 +94,12 @@ class _Queue(_Collector):
         if self.discard:
             return True
         with self._lock:
-            # Small writes join the chunk that waits, so a flood of single bytes costs no object each.
+            # Small writes join the chunk that waits, so a flood of single bytes costs no object each. The streams take
+            # turns in the list; when it is long, the last but one is joined: only the order between the two is lost.
             if self._chunks and self._chunks[-1][0] is stream:
                 self._chunks[-1][1].extend(chunk)
+            elif len(self._chunks) >= _QUEUED:
+                self._chunks[-2][1].extend(chunk)
             else:
                 self._chunks.append((stream, bytearray(chunk)))
         self.changed()
@@ -106,39 +112,56 @@ class _Queue(_Collector):
 
 
 class Run:
-    """A started command. `result` or `events` is called by one thread at a time; then `release` once, by either.
+    """One command. `result` or `events` is called by one thread at a time, the others by any.
 
-    On any exception out of here, the interrupts of Ctrl-C included, the command's whole tree is dead or dying.
+    After any exception out of here, the interrupts of Ctrl-C included, the command's whole tree is dead or dying; so it
+    is when the Run was dropped.
     """
 
-    def __init__(self, connection: Connection, request: Request, *, stream: bool, release: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, request: Request, *, stream: bool) -> None:
         self._connection = connection
         self._request = request
-        self._release = release
-        self._released = threading.Lock()
         self._sink = _Queue(request.max_output_bytes) if stream else _Collector(request.max_output_bytes)
         self.channel = Channel(connection, self._sink, _STREAM_WINDOW if stream else _COLLECT_WINDOW)
         if isinstance(self._sink, _Queue):
             self._sink.changed = self.channel.changed.set
         self._input = request.input
+        self._writing = threading.Lock()
         self._aborted = False
-        self._started = time.monotonic()
+        self._started = 0.0
         self._deadline: float | None = None
+        self._late = False
+        self._given_up: float | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._payload = request.payload(self.channel.window)
+        check.request_size(len(self._payload))
+        # Not `__del__`: that would run at every end, and Python drops what Ctrl-C raises in it.
+        self._dropped = weakref.finalize(self, _let_go, self.channel, self._sink, self._undo)
+        self._dropped.atexit = False
+
+    def start(self, limit: int) -> bool:
+        """Send it; False when `limit` commands run already. SandboxError when the session can't take it."""
+        request, channel = self._request, self.channel
+        self._started = time.monotonic()
         if request.timeout is not None:
             self._deadline = self._started + request.timeout + request.timeout_grace + _MARGIN
-        self._unsubscribe: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        """Send it. SandboxError when the session can't take it; after any exception nothing runs."""
         early = None if self._input is None else self._input.early
-        payload = self._request.payload(self.channel.window)
-        check.request_size(len(payload))
-        self._connection.open(self.channel, payload, early)
+        if not self._connection.open(channel, self._payload, early, limit=limit):
+            return False
+        self._payload = b""
         if self._input is not None:
-            self._input.began(self.channel)
-        if isinstance(self._request.abort, AbortSignal):
-            # Told by the thread that sets the signal: no polling. The callback must not block: kill_later never does.
-            self._unsubscribe = self._request.abort.add_callback(self._abort_told)
+            self._input.began(channel)
+        if isinstance(request.abort, AbortSignal):
+            # Told by the thread that sets the signal: no polling, and a stream dies although its consumer sleeps. It
+            # must not block, hence kill_later; nor hold the Run, which would keep a stream alive that was dropped.
+            grace = request.abort_grace
+
+            def told() -> None:
+                channel.kill_later(grace)
+                channel.changed.set()
+
+            self._undo.append(request.abort.add_callback(told))
+        return True
 
     def result(self) -> ExecResult:
         """Wait for the end. Raises what the session ended with, PathError for a bad cwd, or KeyboardInterrupt."""
@@ -150,7 +173,7 @@ class Run:
             self.abandon()
             raise
         finally:
-            self.release()
+            self._let_go()
 
     def events(self) -> Iterator[Event]:
         """Output as it comes; ends when the command has, then `result` gives the result at once."""
@@ -173,59 +196,58 @@ class Run:
             if data:
                 yield _event(stream, bytes(data))
 
-    def write(self, data: memoryview, gone: Callable[[], SandboxError]) -> None:
-        """Send all of `data` as input, waiting for credit as a pipe would. Raises `gone()` once it has ended."""
-        while len(data):
-            if self.channel.outcome is not None:
-                raise gone()
-            data = data[self.channel.send_input(data) :]
-            if len(data) and self.channel.input_credit <= 0:
-                self.channel.input_changed.wait(None)
+    def write(self, data: memoryview) -> None:
+        """Send all of `data` as input, waiting for credit as a pipe would. ProcessError once the command has ended."""
+        with self._writing:  # the bytes of two writers don't mix
+            while len(data):
+                self._connection.raise_if_forked()
+                outcome = self.channel.outcome
+                if isinstance(outcome, SandboxError):
+                    raise copy.copy(outcome)
+                if outcome is not None:
+                    raise ProcessError("The command has ended; what was written can't be read any more.")
+                size = self.channel.send_input(data)
+                data = data[size:]
+                if not size:
+                    self.channel.input_changed.wait(None)
+
+    def kill(self, grace: float) -> None:
+        """Ask for the end of the tree. The agent has the grace and a margin for it, else the session counts as lost."""
+        self.channel.kill(grace)
+        end = time.monotonic() + grace + _MARGIN
+        self._deadline = end if self._deadline is None else min(self._deadline, end)
+        self.channel.changed.set()
 
     def abandon(self) -> None:
         """Kill the tree and wait until it is dead, a few seconds at most. Never raises but for a second Ctrl-C."""
         channel = self.channel
-        if not channel.sent or channel.outcome is not None:
+        if self._connection.forked:
             return
         self._let_go()
-        end = time.monotonic() + _ABANDON
-        while channel.outcome is None and time.monotonic() < end:
-            channel.changed.wait(0.1)
-
-    def drop(self) -> None:
-        """`abandon` and `release` for a finalizer: takes no lock that its own thread may hold, waits for nothing."""
-        if self.channel.sent and self.channel.outcome is None:
-            self._let_go()
-        self.release()
+        if channel.sent and channel.outcome is None:
+            self._given_up = self._given_up or time.monotonic() + _ABANDON
+            while channel.outcome is None and time.monotonic() < self._given_up:
+                channel.changed.wait(0.1)
+            channel.changed.set()  # a wake may have been for another thread that iterates
 
     def _let_go(self) -> None:
-        # The EXIT comes after the output that was in the pipes, which nobody reads any more: from here the reader gives
-        # its credit back, and one window more for what is queued.
-        if isinstance(self._sink, _Queue):
-            self._sink.discard = True
-            self.channel.grant_later(self.channel.window)
-        self.channel.kill_later()
-
-    def release(self) -> None:
-        """Give the session's slot back and forget the abort signal. Idempotent."""
-        if self._released.acquire(blocking=False):
-            if self._unsubscribe is not None:
-                self._unsubscribe()
-            self._release()
+        _let_go(self.channel, self._sink, self._undo)
+        if self.channel.outcome is not None:
+            self._dropped.detach()
 
     def _turn(self) -> bool:
         # Wait until something may have changed, then do what is due. True when the command has ended.
-        channel = self.channel
+        channel, abort = self.channel, self._request.abort
+        self._connection.raise_if_forked()
         if channel.outcome is not None:
             return True
-        if self._input is not None and self._input.pump():
-            return channel.outcome is not None
-        channel.changed.wait(self._pause())
+        if self._input is None or not self._input.pump():
+            channel.changed.wait(self._pause())
         if channel.outcome is not None:
             return True
-        if not self._aborted and self._request.abort is not None and self._request.abort.is_set():
+        if not self._aborted and abort is not None and abort.is_set():
             self._aborted = True
-            channel.kill(self._request.abort_grace)
+            self.kill(self._request.abort_grace)
         if self._deadline is not None and time.monotonic() > self._deadline:
             self._overdue()
         return False
@@ -245,16 +267,16 @@ class Run:
         # A slow consumer of a stream holds back the EXIT behind its output: that is its right, as with a pipe.
         if isinstance(self._sink, _Queue) and self.channel.granted <= 0:
             return
+        if not self._late:
+            # This process may itself have been stopped (Ctrl-Z, a debugger), and the EXIT be here, unread: look again.
+            self._late = True
+            self._deadline = time.monotonic() + _MARGIN / 2
+            return
         self._connection.fail(
             SessionLostError(
                 "The sandbox did not end a command at its timeout: it is frozen, or its host is. Create a new session."
             )
         )
-
-    def _abort_told(self) -> None:
-        # On the thread that sets the signal, so a stream dies at once although its consumer sleeps.
-        self._aborted = True
-        self.channel.kill_later(self._request.abort_grace)
 
     def _finish(self) -> ExecResult:
         outcome = self.channel.outcome
@@ -263,7 +285,7 @@ class Run:
         if isinstance(outcome, Refusal):
             raise _refused(outcome, self._request.cwd)
         assert outcome is not None
-        raise outcome.with_traceback(None)
+        raise copy.copy(outcome)
 
     def _result(self, exit_: Exit) -> ExecResult:
         request, out, err = self._request, self._sink.stdout, self._sink.stderr
@@ -289,6 +311,20 @@ class Run:
             max_rss_bytes=exit_.max_rss_bytes,
             background_pids=exit_.background_pids,
         )
+
+
+def _let_go(channel: Channel, sink: _Collector, undo: list[Callable[[], None]]) -> None:
+    # Kill the tree if it lives and forget the abort signal. Also called by the garbage collector: on any thread, amid
+    # anything, so it never waits.
+    if channel.runs:
+        # The EXIT comes after the output that was in the pipes, which nobody reads any more: from here the reader gives
+        # its credit back, and one window more for what is queued.
+        if isinstance(sink, _Queue) and not sink.discard:
+            sink.discard = True
+            channel.grant_later(channel.window)
+        channel.kill_later()
+    while undo:
+        undo.pop()()
 
 
 def _event(stream: Stream, data: bytes) -> Event:

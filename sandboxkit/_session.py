@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import posixpath
-import queue
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from typing_extensions import Self
@@ -22,7 +20,7 @@ from ._run import Request, Run
 from .abort import Abort, checked_abort
 from .backend import WORKSPACE_FOLDER, Backend, EngineInfo
 from .config import Limits
-from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
+from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError
 from .exec_stream import ExecStream
 from .results import ExecResult, StderrEvent, StdoutEvent
 from .session import OutputCallback, SessionState
@@ -31,6 +29,8 @@ __all__ = ["AgentSession"]
 
 TIMEOUT_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL after a timeout, unless a call says otherwise."""
+
+_LOOK = 0.02  # seconds between two looks at the abort of a command that waits for its turn
 
 
 class AgentSession:
@@ -46,7 +46,9 @@ class AgentSession:
         limits: Limits,
         env: Mapping[str, str],
         workspace: str = WORKSPACE_FOLDER,
+        on_removed: Callable[[], object] | None = None,
     ) -> None:
+        self._on_removed = on_removed
         self._id = session_id
         self._container = container_id
         self._backend = backend
@@ -54,14 +56,8 @@ class AgentSession:
         self._limits = limits
         self._env = dict(env)
         self._workspace = workspace
-        self._pid = os.getpid()
-        self._destroying = threading.Lock()
+        self._destroying = threading.RLock()  # a signal handler may destroy the session amid a destroy
         self._state = SessionState.RUNNING
-        # Tokens in a SimpleQueue: its `put` may be called from a finalizer amid any other call (queue's documentation),
-        # which a Semaphore's release may not.
-        self._slots: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(limits.max_concurrent_execs):
-            self._slots.put(None)
 
     @property
     def id(self) -> str:
@@ -116,8 +112,12 @@ class AgentSession:
         )
         if on_stdout is not None or on_stderr is not None:
             return self._exec_with_callbacks(request, on_stdout, on_stderr)
-        run = self._start(request, stream=False)
-        return _never_ran(request) if run is None else run.result()
+        run = Run(self._connection, request, stream=False)
+        try:
+            return run.result() if self._started(run, request) else _never_ran(request)
+        except BaseException:
+            run.abandon()
+            raise
 
     def exec_stream(
         self,
@@ -186,8 +186,7 @@ class AgentSession:
         )
 
     def destroy(self) -> None:
-        if os.getpid() != self._pid:
-            self._connection.raise_if_unusable()
+        self._connection.raise_if_forked()
         with self._destroying:
             if self._state is SessionState.DESTROYED:
                 return
@@ -197,6 +196,8 @@ class AgentSession:
             self._connection.close(SessionDestroyedError(f"Session {self._id} was destroyed. Create a new session."))
             try:
                 self._backend.remove(self._container)
+                if self._on_removed is not None:
+                    self._on_removed()
             except SandboxError as error:
                 error.details.setdefault("session", self._id)
                 raise
@@ -208,14 +209,14 @@ class AgentSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if os.getpid() != self._pid:
-            return  # a forked child leaves the block: the session is its parent's
-        self.destroy()
+        if not self._connection.forked:  # else a child leaves the block: the session is its parent's
+            self.destroy()
 
     def __del__(self) -> None:
         # Never waits: the agent ends with its stream, the engine removes the container. `destroy` is the way to know it
         # is done.
-        if getattr(self, "_state", None) is SessionState.RUNNING and os.getpid() == self._pid:
+        state = getattr(self, "_state", SessionState.DESTROYED)
+        if state is not SessionState.DESTROYED and not self._connection.forked:
             self._connection.shutdown()
             with contextlib.suppress(Exception):
                 warnings.warn(f"session {self._id} was never destroyed", ResourceWarning, stacklevel=2, source=self)
@@ -242,7 +243,7 @@ class AgentSession:
     ) -> Request:
         # Everything is checked before anything runs; in this order, so that the first wrong argument is the one named.
         checked_command, checked_args = check.command(command), check.args(args)
-        merged = {**self._env, **check.environment("env", env)} if env else self._env
+        merged = self._env if env is None else {**self._env, **check.environment("env", env)}
         checked_abort("abort", abort)
         check.number("kill_grace", kill_grace, minimum=0, exclusive=False, optional=True)
         cap = self._limits.max_output_bytes
@@ -288,75 +289,53 @@ class AgentSession:
             return inside
         return path
 
-    def _acquire(self, request: Request) -> bool:
-        # A slot to run in; False when the abort came first.
-        self._connection.raise_if_unusable()
-        if _is_aborted(request):
-            return False
-        with contextlib.suppress(queue.Empty):
-            self._slots.get_nowait()
-            return True
-        if self._limits.when_busy == "error":
-            raise SessionBusyError(
-                f"{self._limits.max_concurrent_execs} commands run already in session {self._id}. "
-                "Wait for one to end, or raise limits.max_concurrent_execs."
-            )
-        deadline = None if request.timeout is None else time.monotonic() + request.timeout
-        while True:
-            with contextlib.suppress(queue.Empty):
-                self._slots.get(timeout=0.02)
-                return True
-            self._connection.raise_if_unusable()
-            if _is_aborted(request):
-                return False
-            if deadline is not None and time.monotonic() > deadline:
-                raise SessionBusyError(
-                    f"No command of session {self._id} ended within {request.timeout:g} s, and "
-                    f"{self._limits.max_concurrent_execs} run already. Raise limits.max_concurrent_execs."
-                )
-
-    def _start(self, request: Request, *, stream: bool) -> Run | None:
-        # None when the abort was set before anything ran.
-        if not self._acquire(request):
-            return None
-        run = Run(self._connection, request, stream=stream, release=self._give_back)
+    def _started(self, run: Run, request: Request) -> bool:
+        # Start it, when its turn has come. False when the abort came first: nothing ran.
+        limit, waited = self._limits.max_concurrent_execs, False
+        deadline = math.inf if request.timeout is None else time.monotonic() + request.timeout
         try:
-            run.start()
-        except BaseException:
-            try:
-                run.abandon()
-            finally:
-                run.release()
-            raise
-        return run
-
-    def _give_back(self) -> None:
-        self._slots.put(None)
+            while True:
+                self._connection.raise_if_unusable()
+                if request.abort is not None and request.abort.is_set():
+                    return False
+                if run.start(limit):
+                    return True
+                if self._limits.when_busy == "error":
+                    raise SessionBusyError(
+                        f"{limit} commands run already in session {self._id}. "
+                        "Wait for one to end, or raise limits.max_concurrent_execs."
+                    )
+                if time.monotonic() > deadline:
+                    raise SessionBusyError(
+                        f"No command of session {self._id} ended within {request.timeout:g} s, and "
+                        f"{limit} run already. Raise limits.max_concurrent_execs."
+                    )
+                waited = True
+                self._connection.ended.wait(min(_LOOK, deadline - time.monotonic()))
+        finally:
+            if waited:
+                self._connection.ended.set()  # for the next that waits: one wake may stand for several ends
 
     def _stream(self, request: Request, *, stdin: bool) -> ExecStream:
-        run = self._start(request, stream=True)
-        if run is None:
-            return ExecStream.ended(_never_ran(request))
-        return ExecStream(run, stdin=stdin, tty=request.tty is not None)
+        run, tty = Run(self._connection, request, stream=True), request.tty is not None
+        try:
+            if not self._started(run, request):
+                return ExecStream.ended(_never_ran(request), stdin=stdin, tty=tty)
+            return ExecStream(run, stdin=stdin, tty=tty)
+        except BaseException:
+            run.abandon()
+            raise
 
     def _exec_with_callbacks(
         self, request: Request, on_stdout: OutputCallback | None, on_stderr: OutputCallback | None
     ) -> ExecResult:
         with self._stream(request, stdin=False) as stream:
             for event in stream:
-                if isinstance(event, StdoutEvent):
-                    if on_stdout is not None:
-                        on_stdout(event.text)
-                elif isinstance(event, StderrEvent):
-                    if on_stderr is not None:
-                        on_stderr(event.text)
-                else:
-                    return event.result
-        raise SessionLostError("The stream ended without a result.")  # unreachable: a stream ends with one or raises
-
-
-def _is_aborted(request: Request) -> bool:
-    return request.abort is not None and request.abort.is_set()
+                if isinstance(event, StdoutEvent) and on_stdout is not None:
+                    on_stdout(event.text)
+                elif isinstance(event, StderrEvent) and on_stderr is not None:
+                    on_stderr(event.text)
+            return stream.wait()
 
 
 def _never_ran(request: Request) -> ExecResult:

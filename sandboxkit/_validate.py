@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from .errors import ConfigError
 
-__all__ = ["args", "boolean", "command", "environment", "image", "integer", "labels", "number", "session_id", "text"]
+__all__ = [
+    "args",
+    "boolean",
+    "command",
+    "environment",
+    "fail",
+    "host_paths",
+    "image",
+    "integer",
+    "labels",
+    "number",
+    "octets",
+    "request_size",
+    "session_id",
+    "text",
+    "volume_name",
+]
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
 # The grammar of github.com/distribution/reference, read loosely: an optional registry, lower-case path components, then
 # an optional tag and digest. `rootfs:PATH` and bare image ids (hex) pass too; the engine has the last word.
 _IMAGE = re.compile(
@@ -24,7 +41,10 @@ _MAX_REQUEST = 2 * 1024 * 1024 - 4096  # execve(2): a quarter of an 8 MiB stack 
 
 def fail(field: str, value: object, accepted: str) -> NoReturn:
     """Raise the ConfigError every check here ends in."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except Exception:  # noqa: BLE001 - a huge int has none, and who knows what else was passed
+        shown = f"a {type(value).__name__}"
     if len(shown) > 80:
         shown = shown[:77] + "..."
     raise ConfigError(f"{field} is {shown}; accepted: {accepted}", details={"field": field})
@@ -35,9 +55,9 @@ def number(field: str, value: object, *, minimum: float = 0, exclusive: bool = T
     accepted = f"a number {'above' if exclusive else 'of at least'} {minimum:g}" + (" or None" if optional else "")
     if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value <= sys.float_info.max:
         fail(field, value, accepted)
-    if value < minimum or (exclusive and value == minimum):
+    if exclusive and value == minimum:
         fail(field, value, accepted)
 
 
@@ -60,14 +80,23 @@ def boolean(field: str, value: object) -> None:
 
 
 def text(field: str, value: object, *, accepted: str = "a non-empty string without NUL", empty: bool = False) -> str:
-    """A string the kernel can take: no NUL, encodable (lone surrogates of os.fsdecode are fine)."""
+    """A string the kernel can take: no NUL, encodable as UTF-8 (lone surrogates of os.fsdecode are fine)."""
     if not isinstance(value, str) or (not value and not empty) or "\0" in value:
         fail(field, value, accepted)
     try:
-        os.fsencode(value)
+        _encoded(value)
     except UnicodeEncodeError:
         fail(field, value, f"{accepted} (this one holds a surrogate that is no file system byte)")
     return value
+
+
+def octets(field: str, value: object, accepted: str) -> memoryview:
+    """What holds bytes, as a flat view of them."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        fail(field, value, accepted)
+    view = memoryview(value)
+    # `cast` takes neither a view with gaps nor an empty one of several dimensions.
+    return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
 
 def session_id(value: object) -> str:
@@ -77,13 +106,35 @@ def session_id(value: object) -> str:
     return value
 
 
+def volume_name(field: str, value: object) -> None:
+    """A name that every engine takes for a volume, and that is none of ours."""
+    if not isinstance(value, str) or not _VOLUME.fullmatch(value) or value.startswith("sandboxkit-agent-"):
+        fail(field, value, "2 to 128 of letters, digits, _ . - starting with a letter or digit, not 'sandboxkit-agent-...'")
+
+
 def image(value: object) -> str:
     """An image reference such as `python:3.12-slim`."""
-    if not isinstance(value, str) or len(value) > 4096:
-        fail("image", value, "an image reference such as 'python:3.12-slim'")
-    if not value.startswith("rootfs:") and not _IMAGE.fullmatch(value):
-        fail("image", value, "an image reference such as 'python:3.12-slim' or 'registry:5000/team/image@sha256:...'")
-    return value
+    accepted = "an image reference such as 'python:3.12-slim' or 'registry:5000/team/image@sha256:...'"
+    reference = text("image", value, accepted=accepted)
+    if reference.startswith("rootfs:"):
+        if not reference.startswith("rootfs:/"):
+            fail("image", value, "rootfs: and the absolute path of an unpacked root filesystem, or of a tar of one")
+    elif len(reference) > 4096 or not _IMAGE.fullmatch(reference):
+        fail("image", value, accepted)
+    return reference
+
+
+def host_paths(field: str, value: object) -> tuple[str, ...]:
+    """Absolute paths of this host, as text; whether they are there is not looked at."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        fail(field, value, "a list of absolute paths")
+    found = []
+    for index, item in enumerate(value):
+        path = text(f"{field}[{index}]", os.fspath(item) if isinstance(item, os.PathLike) else item)
+        if not os.path.isabs(path) or ".." in path.split("/"):
+            fail(f"{field}[{index}]", path, "an absolute path without '..'")
+        found.append(os.path.normpath(path))
+    return tuple(found)
 
 
 def environment(field: str, value: Mapping[str, str] | None) -> dict[str, str]:
@@ -95,8 +146,9 @@ def environment(field: str, value: Mapping[str, str] | None) -> dict[str, str]:
     for name, content in value.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             fail(f"{field} name", name, "a non-empty string without '=' or NUL")
-        text(f"{field}[{name!r}]", content, accepted="a string without NUL", empty=True)
         text(f"{field} name", name)
+        text(f"{field}[{name!r}]", content, accepted="a string without NUL", empty=True)
+        _fits(f"{field}[{name!r}]", f"{name}={content}", "variable)")
     return dict(value)
 
 
@@ -116,18 +168,22 @@ def command(value: object) -> str:
 
 def args(value: object) -> tuple[str, ...]:
     """A sequence of strings; one string alone is the commonest mistake and is refused."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         fail("args", value, "a list or tuple of strings, such as ['-c', 'print(1)']")
     found = tuple(value)
     for index, item in enumerate(found):
         text(f"args[{index}]", item, accepted="a string without NUL", empty=True)
-        if len(os.fsencode(item)) > _MAX_ARGUMENT:
-            fail(
-                f"args[{index}]",
-                item,
-                f"at most {_MAX_ARGUMENT} bytes (Linux's limit for one argument); pass it as input=",
-            )
+        _fits(f"args[{index}]", item, "argument); pass it as input=")
     return found
+
+
+def _encoded(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _fits(field: str, value: str, of_one: str) -> None:
+    if len(_encoded(value)) > _MAX_ARGUMENT:
+        fail(field, value, f"at most {_MAX_ARGUMENT} bytes (Linux's limit for one {of_one}")
 
 
 def request_size(size: int) -> None:

@@ -32,7 +32,7 @@ class AbortSignal(threading.Event):
         super().__init__()
         self.reason: object = None
         self._guard = threading.RLock()  # finalizers unsubscribe, perhaps amid a call of ours
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: dict[object, Callable[[], None]] = {}
         self._sources: tuple[Abort, ...] = ()
         self._deadline: float | None = None
 
@@ -49,25 +49,26 @@ class AbortSignal(threading.Event):
         """A signal that is set as soon as one of `sources` is, with its reason. Sources may be plain Events."""
         signal = cls()
         for index, source in enumerate(sources):
+            if source is None:
+                check.fail(f"sources[{index}]", source, "a threading.Event or an AbortSignal")
             checked_abort(f"sources[{index}]", source)
         signal._sources = sources
-        for source in sources:
-            if isinstance(source, AbortSignal):
-                source.add_callback(signal._look)
         return signal
 
     def set(self, reason: object = None) -> None:
         """Set it, once: the first reason stays. Callbacks run on this thread; then the first exception is raised."""
         with self._guard:
-            if super().is_set():
-                return
-            self.reason = reason
-            super().set()
-            callbacks, self._callbacks = self._callbacks, []
+            if not super().is_set():
+                self.reason = reason
+                super().set()
         failed: BaseException | None = None
-        for callback in callbacks:
+        # One at a time: should Ctrl-C end this, another `set` calls those that are left.
+        while self._callbacks:
+            with self._guard:
+                callback = self._callbacks.pop(next(iter(self._callbacks), None), None)
             try:
-                callback()
+                if callback is not None:
+                    callback()
             except BaseException as error:  # noqa: BLE001 - raised below
                 failed = failed or error
         if failed is not None:
@@ -86,24 +87,40 @@ class AbortSignal(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         """Like Event.wait, with its own deadline and its sources seen."""
         end = None if timeout is None else time.monotonic() + timeout
-        while not self.is_set():
-            pause = self.next_look()
-            if end is not None:
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                pause = left if pause is None else min(pause, left)
-            super().wait(pause)
-        return True
+        forget = self.add_callback(_nothing)  # so that the sources tell this one
+        try:
+            while not self.is_set():
+                pause = self.next_look()
+                if end is not None:
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return False
+                    pause = left if pause is None else min(pause, left)
+                super().wait(None if pause is None else min(pause, threading.TIMEOUT_MAX))
+            return True
+        finally:
+            forget()
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when the signal is set, at once if it is; returns a function that takes it back."""
+        entry = object()
         with self._guard:
-            if not super().is_set():
-                self._callbacks.append(callback)
-                return lambda: self._remove(callback)
-        callback()
-        return lambda: None
+            pending = not super().is_set()
+            if pending:
+                self._callbacks[entry] = callback
+        if not pending:
+            callback()
+            return _nothing
+        # The sources hold this signal only as long as somebody here is to be told.
+        undo = [source.add_callback(self._look) for source in self._sources if isinstance(source, AbortSignal)]
+
+        def forget() -> None:
+            with self._guard:
+                self._callbacks.pop(entry, None)
+            while undo:
+                undo.pop()()
+
+        return forget
 
     def next_look(self) -> float | None:
         """Seconds after which a waiter must call `is_set` again without having been told; None: it will be told."""
@@ -122,17 +139,16 @@ class AbortSignal(threading.Event):
                 self.set(getattr(source, "reason", None))
                 return
 
-    def _remove(self, callback: Callable[[], None]) -> None:
-        with self._guard:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-
 
 POLL = 0.005
 """Seconds between two looks at a plain Event."""
 
 
+def _nothing() -> None:
+    pass
+
+
 def checked_abort(field: str, value: object) -> None:
     """None or an Abort, else ConfigError."""
-    if value is not None and not callable(getattr(value, "is_set", None)):
+    if value is not None and (isinstance(value, type) or not callable(getattr(value, "is_set", None))):
         check.fail(field, value, "a threading.Event or an AbortSignal")

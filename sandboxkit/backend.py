@@ -59,13 +59,22 @@ class Feature(str, enum.Enum):
     """`Workspace.tmpfs` holds."""
     BRIDGE = "bridge"
     """`Network.bridge` holds."""
+    VOLUMES = "volumes"
+    """Named volumes: the backend has the part `volumes` (`sandboxkit.backend_parts`)."""
+    HOST_FILES = "host_files"
+    """Files of the host's own: the images `host` and `rootfs:PATH`, and `ContainerSpec.extra_paths`."""
+    BINDS = "binds"
+    """`Workspace.bind` holds."""
     CRASH_CLEANUP = "crash_cleanup"
     """When the host process is killed, container and volume go by themselves."""
 
 
 @attrs.frozen(kw_only=True)
 class EngineInfo:
-    """What answers behind a backend. `enforceable`: those of memory, pids, cpus and disk that it enforces."""
+    """What answers behind a backend. `enforceable`: those of memory, pids, cpus and disk that it enforces.
+
+    `notes`: sentences for people on what this engine does otherwise, such as a second best for a limit.
+    """
 
     backend: str
     url: str
@@ -77,6 +86,7 @@ class EngineInfo:
     storage_driver: str
     enforceable: frozenset[str]
     runtimes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -125,7 +135,8 @@ class ContainerSpec:
     standard input open, once; no terminal; log driver none; removed by the engine when it ends, with its anonymous
     volumes; stop signal SIGKILL; security as DESIGN section 7: all capabilities dropped, no-new-privileges, engine's
     default seccomp unless `security.seccomp`. `env` is set over the image's environment. nofile and nproc are set
-    explicitly, no higher than the host allows.
+    explicitly, no higher than the host allows. `extra_paths`: absolute paths of host folders, mounted read-only at the
+    same paths; ConfigError for one that is not there.
     """
 
     name: str
@@ -138,6 +149,7 @@ class ContainerSpec:
     network: Network = attrs.field(factory=Network.none)
     security: Security = attrs.field(factory=Security)
     workspace: Workspace = attrs.field(factory=Workspace.ephemeral)
+    extra_paths: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -157,11 +169,12 @@ class Effective:
 
 @attrs.frozen(kw_only=True)
 class ContainerStatus:
-    """A container as the engine sees it."""
+    """A container as the engine sees it. `never_started`: it was made and has not run yet."""
 
     id: str
     name: str
     running: bool
+    never_started: bool = False
     exit_code: int | None = None
     oom_killed: bool = False
     labels: Mapping[str, str] = attrs.field(factory=dict)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 from collections.abc import Sequence
 from typing import Literal
 
 import attrs
 
 from . import _validate as check
+from ._binds import checked_bind
 
 __all__ = ["Limits", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
 
@@ -135,6 +137,8 @@ class WorkspaceKind(str, enum.Enum):
 
     EPHEMERAL = "ephemeral"
     TMPFS = "tmpfs"
+    VOLUME = "volume"
+    BIND = "bind"
 
 
 @attrs.frozen
@@ -143,10 +147,16 @@ class Workspace:
 
     kind: WorkspaceKind = WorkspaceKind.EPHEMERAL
     size_mb: int | None = None
+    name: str | None = attrs.field(default=None, kw_only=True)
+    create: bool = attrs.field(default=True, kw_only=True)
+    keep: bool = attrs.field(default=True, kw_only=True)
+    shared: bool = attrs.field(default=False, kw_only=True)
+    host_path: str | None = attrs.field(default=None, kw_only=True)
+    read_only: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.kind, WorkspaceKind):
-            check.fail("workspace", self.kind, "Workspace.ephemeral() or Workspace.tmpfs(size_mb=...)")
+            check.fail("workspace", self.kind, "Workspace.ephemeral(), .tmpfs(), .volume(name) or .bind(host_path)")
 
     @classmethod
     def ephemeral(cls) -> Workspace:
@@ -158,6 +168,38 @@ class Workspace:
         """Memory, at most `size_mb` MiB; it counts against `Limits.memory_mb`."""
         check.integer("workspace.size_mb", size_mb, minimum=1)
         return cls(WorkspaceKind.TMPFS, size_mb)
+
+    @classmethod
+    def volume(cls, name: str, *, create: bool = True, keep: bool = True, shared: bool = False) -> Workspace:
+        """A named volume of the engine's, whose files are there again for the next session.
+
+        - `create`: make it when it is missing. `keep=False`: what was made for this session goes with it.
+        - `shared`: other sessions may use it at the same time, if they say so too. Without it a second session is refused
+          with SessionBusyError, from whatever process or host it comes.
+
+        The folder is given to the session's user; with `shared` it is writable for everybody.
+        """
+        check.volume_name("workspace.name", name)
+        for field, value in (("create", create), ("keep", keep), ("shared", shared)):
+            check.boolean(f"workspace.{field}", value)
+        return cls(WorkspaceKind.VOLUME, name=name, create=create, keep=keep, shared=shared)
+
+    @classmethod
+    def bind(
+        cls,
+        host_path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        allowed: Sequence[str | os.PathLike[str]] = (),
+    ) -> Workspace:
+        """A folder of this host, for trusted use: what runs in the sandbox reads and, unless `read_only`, writes there.
+
+        It must belong to the caller, or lie in a folder that `allowed` lists; symbolic links are resolved now. Refused with
+        ConfigError: `/`, a home folder or one above it, folders of the system, one that holds an engine's socket, hidden
+        folders of a home, and any engine that may run on another host. Unless `Security.user` is set, commands run as the folder's owner.
+        """
+        check.boolean("workspace.read_only", read_only)
+        return cls(WorkspaceKind.BIND, host_path=checked_bind(host_path, allowed), read_only=read_only)
 
 
 def checked(name: str, value: object, kind: type, accepted: str) -> None:

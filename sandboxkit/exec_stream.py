@@ -33,11 +33,10 @@ class ExecStream(Iterator[Event]):
         self._closed = False
 
     @classmethod
-    def ended(cls, result: ExecResult) -> ExecStream:
+    def ended(cls, result: ExecResult, *, stdin: bool, tty: bool) -> ExecStream:
         """The stream of a command that was aborted before it ran: one ExitEvent."""
-        stream = cls(None)
+        stream = cls(None, stdin=stdin, tty=tty)
         stream._events = iter((ExitEvent(result),))
-        stream._result = result
         return stream
 
     def __iter__(self) -> Self:
@@ -48,16 +47,16 @@ class ExecStream(Iterator[Event]):
             raise StopIteration
         try:
             event = next(self._events, None)
-            if event is not None:
-                return event
-            if self._run is None:
-                raise StopIteration
-            self._result = self._run.result()
+            if event is None:
+                assert self._run is not None
+                event = ExitEvent(self._run.result())
         except BaseException:
             self.close()
             raise
-        self._closed = True
-        return ExitEvent(self._result)
+        if isinstance(event, ExitEvent):
+            self._closed = True
+            self._result = event.result
+        return event
 
     @property
     def result(self) -> ExecResult | None:
@@ -74,13 +73,20 @@ class ExecStream(Iterator[Event]):
 
     def write(self, data: bytes) -> None:
         """Write all of `data` to the command's input, waiting as a pipe would. ProcessError when it has ended."""
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            check.fail("data", data, "bytes; encode text first")
-        if not self._stdin or self._run is None:
+        view = check.octets("data", data, "bytes; encode text first")
+        if not self._stdin:
             raise ProcessError(
                 "This command's input is not open: start it with stdin=True, write before close_stdin()."
             )
-        self._run.write(memoryview(data).cast("B"), _gone)
+        if self._run is None:
+            raise ProcessError("The command was aborted before it ran; nothing can be written to it.")
+        try:
+            self._run.write(view)
+        except SandboxError:
+            raise
+        except BaseException:  # Ctrl-C: how much was written is unknown
+            self.close()
+            raise
 
     def close_stdin(self) -> None:
         """The command reads end of file. Idempotent; no error when it has ended."""
@@ -102,19 +108,14 @@ class ExecStream(Iterator[Event]):
     def kill(self, grace: float = 0.0) -> None:
         """Ask for the end of the command's tree; iteration goes on to its ExitEvent, whose result is `aborted`."""
         check.number("grace", grace, minimum=0, exclusive=False)
-        channel = self._open_channel()
-        if channel is not None:
-            channel.kill(grace)
+        if self._run is not None and self._run.channel.outcome is None:
+            self._run.kill(grace)
 
     def close(self) -> None:
         """Kill the tree if it still runs and wait until it is dead. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            if self._run is not None:
-                try:
-                    self._run.abandon()
-                finally:
-                    self._run.release()
+        self._closed = True
+        if self._run is not None:
+            self._run.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -124,16 +125,6 @@ class ExecStream(Iterator[Event]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        # May run on any thread, inside any lock: ask for the kill, never wait for it.
-        if not getattr(self, "_closed", True) and self._run is not None:
-            self._closed = True
-            self._run.drop()
-
     def _open_channel(self) -> Channel | None:
         # The channel while the command runs.
         return None if self._run is None or self._run.channel.outcome is not None else self._run.channel
-
-
-def _gone() -> SandboxError:
-    return ProcessError("The command has ended; what was written can't be read any more.")

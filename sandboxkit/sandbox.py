@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 
 from typing_extensions import Self
 
 from . import _validate as check
 from ._bundle import bundle
+from ._hooked import open_session
+from ._labels import SESSION, owner_labels
 from ._launch import check_limits, launch
 from ._registry import connect
-from ._session import AgentSession
+from ._volumes import holder_labels, security_for, volume_made
 from .backend import Backend, ContainerSpec, EngineInfo, Feature, ProgressCallback
 from .config import Limits, Network, NetworkMode, Pull, Security, Workspace, WorkspaceKind, checked, pull_policy
-from .errors import SandboxError, UnsupportedError
+from .errors import ConfigError, SandboxError, UnsupportedError
+from .hooks import Hooks
 from .session import Session
+from .sessions import heal, remove_temporary_volumes
 from .version import __version__
 
 __all__ = ["DockerSandbox", "PodmanSandbox", "Sandbox"]
 
-SCHEMA = "1"
-"""Version of the labels below; `list` and `prune` of later versions read older ones."""
+
+_ROOTFS = "rootfs:"
+_HOST_BACKEND = "bubblewrap"
 
 
 class Sandbox:
     """What sessions are made from: an image, an engine, and what they may use. It holds configuration and does no I/O.
 
-    - `image`: any image; nothing needs to be in it, not even a shell.
+    - `image`: any image; nothing needs to be in it, not even a shell. `rootfs:PATH`, an absolute path, is an unpacked
+      root filesystem of this host or a tar of one, and runs under bubblewrap.
     - `backend`: `"docker"`, `"podman"`, another installed one, or `"auto"`: the environment's SANDBOXKIT_BACKEND, else
       the first engine that answers. `url`: the engine's address (SANDBOXKIT_URL goes with SANDBOXKIT_BACKEND); without
       it the places that the engine's own tools look in.
     - `env`, `labels`: of every session. `pull`: `"missing"`, `"never"` or `"always"`; `on_pull` is told of its
       progress.
+    - `extra_paths`: absolute paths of folders of this host, which the sandbox sees read-only at the same paths; with a
+      virtual environment comes the Python it was made from, and its programs are found first. Bubblewrap alone has it.
+    - `hooks`: who is told what happens in its sessions.
 
     Raises ConfigError for anything malformed.
     """
@@ -54,9 +62,13 @@ class Sandbox:
         labels: Mapping[str, str] | None = None,
         pull: Pull | str = Pull.MISSING,
         on_pull: ProgressCallback | None = None,
+        extra_paths: Sequence[str | PathLike[str]] = (),
+        hooks: Hooks | None = None,
     ) -> None:
         self.image = check.image(image)
-        if not isinstance(backend, Backend):
+        if self.image.startswith(_ROOTFS) and backend == "auto":
+            backend = _HOST_BACKEND
+        if isinstance(backend, type) or not isinstance(backend, Backend):
             check.text("backend", backend, accepted="the name of a backend, such as 'docker', or 'auto'")
         if url is not None:
             check.text("url", url, accepted="an engine's address, such as 'unix:///run/podman/podman.sock', or None")
@@ -71,11 +83,24 @@ class Sandbox:
         checked("limits", self.limits, Limits, "a Limits")
         checked("network", self.network, Network, "Network.none() or Network.bridge()")
         checked("security", self.security, Security, "a Security")
-        checked("workspace", self.workspace, Workspace, "Workspace.ephemeral() or Workspace.tmpfs()")
+        checked("workspace", self.workspace, Workspace, "Workspace.ephemeral(), .tmpfs(), .volume(name) or .bind(host_path)")
         self.env = check.environment("env", env)
         self.labels = check.labels(labels)
         self.pull = pull_policy(pull)
         self._on_pull = on_pull
+        self.hooks = Hooks() if hooks is None else hooks
+        checked("hooks", self.hooks, Hooks, "a Hooks")
+        self.extra_paths = check.host_paths("extra_paths", extra_paths)
+
+    @staticmethod
+    def host(**options: object) -> Sandbox:
+        """The host's own programs, read-only, under bubblewrap: no engine, no daemon, no image, no root.
+
+        What commands see: `/usr` and the folders merged into it, the few files of `/etc` that programs need, a private
+        `/tmp`, `/dev` and `/proc`, the workspace, `extra_paths`, and of the environment PATH, LANG and TERM. The
+        options are the constructor's.
+        """
+        return Sandbox("host", _HOST_BACKEND, **options)  # type: ignore[arg-type]
 
     @classmethod
     def python(cls, **options: object) -> Self:
@@ -110,6 +135,7 @@ class Sandbox:
         this returns, every setting has been read back from the engine and from inside. Raises ConfigError,
         EngineUnavailableError, ImageNotFoundError, LimitsNotEnforceableError, UnsupportedError or EngineError.
         """
+        started = time.monotonic()
         session_id = check.session_id(uuid.uuid4().hex[:16] if id is None else id)
         merged_env = {**self.env, **check.environment("env", env)}
         merged_labels = {**self.labels, **check.labels(labels)}
@@ -117,44 +143,70 @@ class Sandbox:
         self._check_features(backend)
         check_limits(self.limits, backend.info())
         backend.ensure_image(self.image, self.pull, self._on_pull)
+        heal(backend)
         spec = ContainerSpec(
             name=f"sandboxkit-{session_id}",
             image=self.image,
             agent=bundle(),
             env=merged_env,
-            labels={**merged_labels, **_own_labels(session_id)},
+            labels={**merged_labels, **_own_labels(session_id), **holder_labels(self.workspace)},
             limits=self.limits,
             network=self.network,
-            security=self.security,
+            security=security_for(self.workspace, self.security, backend.info()),
             workspace=self.workspace,
+            extra_paths=self.extra_paths,
         )
         try:
-            launched = launch(backend, spec)
+            with volume_made(backend, self.workspace, session_id):
+                launched = launch(backend, spec)
         except SandboxError as error:
             error.details.setdefault("session", session_id)
             error.details.setdefault("image", self.image)
             raise
-        return AgentSession(
-            session_id=session_id,
-            container_id=launched.container_id,
-            backend=backend,
-            connection=launched.connection,
-            limits=self.limits,
-            env=merged_env,
-        )
+        try:
+            return open_session(
+                self.hooks,
+                self.image,
+                started,
+                session_id=session_id,
+                container_id=launched.container_id,
+                backend=backend,
+                connection=launched.connection,
+                limits=self.limits,
+                env=merged_env,
+                on_removed=self._on_removed(backend, session_id),
+            )
+        except BaseException:  # Ctrl-C
+            launched.connection.shutdown()
+            raise
 
     def _connect(self) -> Backend:
         if isinstance(self._backend, str):
             return connect(self._backend, self._url)
         return self._backend
 
+    def _on_removed(self, backend: Backend, session_id: str) -> Callable[[], None] | None:
+        # What goes after the container.
+        if self.workspace.kind is not WorkspaceKind.VOLUME or self.workspace.keep:
+            return None
+        return lambda: remove_temporary_volumes(backend, session_id)
+
     def _check_features(self, backend: Backend) -> None:
         needed = {
             Feature.READONLY_ROOTFS: ("security.readonly_rootfs", self.security.readonly_rootfs),
             Feature.USERS: ("security.user", self.security.user is not None),
             Feature.TMPFS: ("Workspace.tmpfs", self.workspace.kind is WorkspaceKind.TMPFS),
+            Feature.VOLUMES: ("Workspace.volume", self.workspace.kind is WorkspaceKind.VOLUME),
+            Feature.BINDS: ("Workspace.bind", self.workspace.kind is WorkspaceKind.BIND),
             Feature.BRIDGE: ("Network.bridge", self.network.mode is NetworkMode.BRIDGE),
+            Feature.HOST_FILES: ("extra_paths", bool(self.extra_paths)),
         }
+        if self.image.startswith(_ROOTFS) and Feature.HOST_FILES not in backend.features:
+            raise ConfigError(
+                f"image is {self.image!r}; accepted by the backend {backend.name}: the name of an image. A root "
+                "filesystem of this host needs backend='bubblewrap', or no backend named.",
+                details={"field": "image"},
+            )
         for feature, (name, wanted) in needed.items():
             if wanted and feature not in backend.features:
                 raise UnsupportedError(
@@ -181,21 +233,4 @@ class PodmanSandbox(Sandbox):
 
 
 def _own_labels(session_id: str) -> dict[str, str]:
-    return {
-        "sandboxkit.session": session_id,
-        "sandboxkit.schema": SCHEMA,
-        "sandboxkit.version": __version__,
-        "sandboxkit.owner.host": socket.gethostname(),
-        "sandboxkit.owner.pid": str(os.getpid()),
-        "sandboxkit.owner.started": _process_started(),
-        "sandboxkit.created": f"{time.time():.3f}",
-    }
-
-
-def _process_started() -> str:
-    # With the pid it names a process for good: field 22 of /proc/self/stat, clock ticks since boot (proc(5)).
-    try:
-        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):  # not Linux
-        return ""
+    return {SESSION: session_id, "sandboxkit.version": __version__, **owner_labels()}

@@ -22,9 +22,16 @@ OutputCallback = Callable[[str], object]
 
 
 class SessionState(str, enum.Enum):
-    """Where a session is in its life."""
+    """Where a session is in its life; a session object begins as RUNNING, once all has been proved.
 
+    STOPPED is a kept session's, see `stop`; CREATED is a container's that has not run yet. LOST: the container, the engine or the
+    connection ended by itself; a detached or kept session of that id may live on.
+    """
+
+    CREATED = "created"
     RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
     DESTROYING = "destroying"
     DESTROYED = "destroyed"
     LOST = "lost"

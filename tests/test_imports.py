@@ -15,21 +15,22 @@ CORE = ROOT / "sandboxkit"
 BACKENDS = ROOT / "backends"
 
 # What the author of a backend works with: these modules know nothing of sessions, and a backend knows only them.
-BACKEND_API = ("backend", "config", "engines", "errors", "streams")
+BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "streams")
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
-    (*BACKEND_API, "_validate"),
+    (*BACKEND_API, "_binds", "_labels", "_validate"),
     ("_frames", "_channel"),
     ("abort", "results", "exec_stream", "session", "_input", "_output", "_run", "_session"),
 )
 # Module of the core → what it may import besides the standard library and the dependencies.
 OPTIONAL = {
+    "otel": {"opentelemetry"},
     "conformance": {"pytest", "hypothesis"},
 }
 DEPENDENCIES = {"attrs", "typing_extensions"}
 ENGINE_SDKS = {"docker", "podman", "requests", "urllib3"}
 # A thread has one owner who ends it; nothing above the channel starts one. The suite's own tests do, as users would.
-MAY_START_THREADS = {"sandboxkit._channel", "sandboxkit.conformance._threads"}
+MAY_START_THREADS = {"sandboxkit._channel", "sandboxkit.pool", "sandboxkit.conformance._threads"}
 THREAD_STARTERS = {
     *("threading.Thread", "threading.Timer", "_thread.start_new_thread", "asyncio.to_thread"),
     *("concurrent.futures.ThreadPoolExecutor", "multiprocessing.pool.ThreadPool"),
@@ -67,7 +68,7 @@ def core_module(name: str) -> str:
     """``sandboxkit.backend.Backend`` → ``backend``; the package itself → the empty string."""
     _, _, rest = name.partition(".")
     first = rest.partition(".")[0]
-    return first if (CORE / f"{first}.py").is_file() or (CORE / first / "__init__.py").is_file() else ""
+    return first if (CORE / f"{first}.py").is_file() or (CORE / first).is_dir() else ""
 
 
 def is_core(name: str) -> bool:

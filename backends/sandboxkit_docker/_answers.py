@@ -43,6 +43,7 @@ def status(found: Any) -> ContainerStatus:
         id=str(found["Id"]),
         name=str(found["Name"]).lstrip("/"),
         running=running,
+        never_started=state["Status"] == "created",
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "dead") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),
@@ -56,6 +57,7 @@ def listed_status(found: Any) -> ContainerStatus:
         id=str(found["Id"]),
         name=str((found.get("Names") or [""])[0]).lstrip("/"),
         running=found.get("State") in ("running", "paused", "restarting"),
+        never_started=found.get("State") == "created",
         labels=dict(found.get("Labels") or {}),
     )
 

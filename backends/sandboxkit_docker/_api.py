@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import docker.auth
@@ -12,8 +12,7 @@ import docker.utils
 
 from sandboxkit.backend import ByteStream, ContainerStatus, EngineInfo, Progress, ProgressCallback
 from sandboxkit.engines.api import ContainerRequest, ImageFacts
-from sandboxkit.engines.archives import STAT_HEADER, FileFacts, first_owner, parse_stat
-from sandboxkit.engines.clients import ClientPool
+from sandboxkit.engines.clients import Calls
 from sandboxkit.engines.discovery import PROBE_TIMEOUT, Address
 from sandboxkit.engines.sockets import stream_of, unix_problem
 from sandboxkit.engines.ulimits import Ulimit, ulimits_for
@@ -22,7 +21,9 @@ from sandboxkit.errors import EngineError, EngineUnavailableError
 from ._answers import engine_info, listed_status, status
 from ._body import container_body, helper_body
 from ._errors import translated
+from ._files import DockerFiles
 from ._sdk import make_client
+from ._volumes import DockerVolumes
 
 __all__ = ["DockerApi"]
 
@@ -33,31 +34,33 @@ _SILENT_PULL = 300.0
 class DockerApi:
     """An EngineApi (see `sandboxkit.engines.api`, whose docstrings hold here)."""
 
-    gives_volumes_to_user = False
     engine = "Docker"
 
-    def __init__(self, address: Address, version: Mapping[str, Any], info: EngineInfo, timeout: float) -> None:
-        self._address = address
+    def __init__(self, address: Address, info: EngineInfo, timeout: float) -> None:
         self._info = info
         self._timeout = timeout
-        self._clients: ClientPool[Any] = ClientPool(lambda: make_client(address, str(version["ApiVersion"]), timeout))
+        self._call: Calls[Any] = Calls(lambda: make_client(address, info.api_version, timeout), translated)
+        self.files = DockerFiles(self._call, timeout)
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
+        self.volumes = DockerVolumes(self._call)
 
     @classmethod
     def probe(cls, address: Address, timeout: float) -> DockerApi:
-        """The API at this address, if it is Docker's; else EngineUnavailableError or EngineError with `details["reason"]`."""
+        """The API at this address, if it is Docker's; else an error with `details["reason"]`."""
         patience = min(timeout, PROBE_TIMEOUT)
         problem = unix_problem(address.socket_path, patience) if address.socket_path else None
         if problem:
             raise EngineUnavailableError(problem, details={"reason": problem})
         with translated("answer"):
             # The version is unknown yet and goes into no URL before it is known.
-            with contextlib.closing(make_client(address, docker.constants.DEFAULT_DOCKER_API_VERSION, patience)) as client:
+            with contextlib.closing(
+                make_client(address, docker.constants.DEFAULT_DOCKER_API_VERSION, patience)
+            ) as client:
                 version = client.version(api_version=False)
                 _check_is_docker(version)
             with contextlib.closing(make_client(address, str(version["ApiVersion"]), patience)) as client:
                 info = engine_info(address.url, version, client.info())
-        return cls(address, version, info, timeout)
+        return cls(address, info, timeout)
 
     def info(self) -> EngineInfo:
         return self._info
@@ -74,8 +77,9 @@ class DockerApi:
         return ImageFacts(str(found["Id"]), image, str((found.get("Config") or {}).get("User") or ""))
 
     def pull(self, image: str, progress: ProgressCallback | None) -> None:
-        with self._call("pull", image) as client:
-            for step in _pull_steps(client, image, max(self._timeout, _SILENT_PULL)):
+        # What `progress` raises goes to the caller as it is: it is called outside of the generator that translates.
+        with contextlib.closing(self._pull_steps(image)) as steps:
+            for step in steps:
                 problem = step.get("error")
                 if problem:
                     raise EngineError(f"Docker could not pull {image}: {problem}", details={"reason": str(problem)})
@@ -131,46 +135,30 @@ class DockerApi:
         with self._call("remove", container) as client, contextlib.suppress(docker.errors.NotFound):
             client.remove_container(container, v=True, force=True)
 
-    def stat(self, container: str, path: str) -> FileFacts | None:
-        with self._call("look for a file in", container) as client:
-            response = client.head(
-                client._url("/containers/{0}/archive", container), params={"path": path}, timeout=self._timeout
-            )
-            if response.status_code == 404:
-                return None
-            client._raise_for_status(response)
-            return parse_stat(response.headers[STAT_HEADER])
-
-    def owner(self, container: str, folder: str) -> int | None:
-        with self._call("look for a folder in", container) as client:
-            response = client._get(
-                client._url("/containers/{0}/archive", container),
-                params={"path": folder},
-                headers={"Accept-Encoding": "identity"},
-                stream=True,
-            )
-            with contextlib.closing(response):
-                if response.status_code == 404:
-                    return None
-                client._raise_for_status(response)
-                return first_owner(response.raw)
-
-    def put(self, container: str, folder: str, archive: bytes) -> None:
-        with self._call("put files into", container) as client:
-            client.put_archive(container, folder, archive)
-
     def ensure_volume(self, name: str, labels: Mapping[str, str]) -> None:
         # Docker answers with the volume of that name when there is one.
         with self._call("create the volume", name) as client:
             client.create_volume(name, labels=dict(labels))
 
     def close(self) -> None:
-        self._clients.close()
+        self._call.close()
 
-    @contextlib.contextmanager
-    def _call(self, operation: str, subject: str = "") -> Iterator[Any]:
-        with self._clients.borrow() as client, translated(operation, subject):
-            yield client
+    def _pull_steps(self, image: str) -> Generator[dict[str, Any], None, None]:
+        """As the SDK's own `pull`, but with a deadline for each step."""
+        with self._call("pull", image) as client:
+            repository, tag = docker.utils.parse_repository_tag(image)
+            registry, _ = docker.auth.resolve_repository_name(repository)
+            credentials = docker.auth.get_config_header(client, registry)
+            response = client._post(
+                client._url("/images/create"),
+                params={"fromImage": repository, "tag": tag or "latest"},
+                headers={"X-Registry-Auth": credentials} if credentials else {},
+                stream=True,
+                timeout=max(self._timeout, _SILENT_PULL),
+            )
+            with contextlib.closing(response):
+                client._raise_for_status(response)
+                yield from client._stream_helper(response, decode=True)
 
 
 def _check_is_docker(version: Any) -> None:
@@ -181,26 +169,6 @@ def _check_is_docker(version: Any) -> None:
     if "Version" not in version or "ApiVersion" not in version:
         reason = "something answers there that is not Docker"
         raise EngineUnavailableError(reason, details={"reason": reason})
-
-
-def _pull_steps(client: Any, image: str, patience: float) -> Iterator[dict[str, Any]]:
-    """The SDK's own `pull`, but with a deadline for each step."""
-    repository, tag = docker.utils.parse_repository_tag(image)
-    registry, _ = docker.auth.resolve_repository_name(repository)
-    headers = {}
-    credentials = docker.auth.get_config_header(client, registry)
-    if credentials:
-        headers["X-Registry-Auth"] = credentials
-    response = client._post(
-        client._url("/images/create"),
-        params={"fromImage": repository, "tag": tag or "latest"},
-        headers=headers,
-        stream=True,
-        timeout=patience,
-    )
-    with contextlib.closing(response):
-        client._raise_for_status(response)
-        yield from client._stream_helper(response, decode=True)
 
 
 def _progress(image: str, step: dict[str, Any]) -> Progress:

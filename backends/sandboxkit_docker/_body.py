@@ -8,11 +8,12 @@ from typing import Any
 from sandboxkit.backend import AGENT_FOLDER, WORKSPACE_FOLDER
 from sandboxkit.config import WorkspaceKind
 from sandboxkit.engines.api import ContainerRequest
-from sandboxkit.engines.backend import AGENT_VOLUME_LABELS
+from sandboxkit.engines.backend import AGENT_VOLUME_LABELS, anonymous_labels
 
 __all__ = ["container_body", "helper_body"]
 
 _CPU_PERIOD = 100_000  # microseconds; the kernel's own default
+_TEMPORARY = "/tmp"  # noqa: S108 - the folder in the container, not one of this host
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"
 
 
@@ -66,12 +67,11 @@ def _host_config(request: ContainerRequest) -> dict[str, Any]:
     if security.seccomp is not None:
         options.append(f"seccomp={security.seccomp}")
     mounts = [_agent_mount(spec.agent.volume, AGENT_FOLDER, read_only=True)]
-    tmpfs = {"/tmp": _TMPFS} if security.readonly_rootfs else {}
+    tmpfs = {_TEMPORARY: _TMPFS} if security.readonly_rootfs else {}
     if spec.workspace.kind is WorkspaceKind.TMPFS:
         tmpfs[WORKSPACE_FOLDER] = f"{_TMPFS},size={spec.workspace.size_mb}m"
     else:
-        # No source: an anonymous volume, which goes with the container.
-        mounts.append({"Type": "volume", "Target": WORKSPACE_FOLDER})
+        mounts.append(_workspace_mount(request))
     config: dict[str, Any] = {
         "AutoRemove": True,
         "NetworkMode": spec.network.mode.value,
@@ -96,6 +96,19 @@ def _host_config(request: ContainerRequest) -> dict[str, Any]:
     if security.runtime is not None:
         config["Runtime"] = security.runtime
     return config
+
+
+def _workspace_mount(request: ContainerRequest) -> dict[str, Any]:
+    workspace = request.spec.workspace
+    mount: dict[str, Any] = {"Type": "volume", "Target": WORKSPACE_FOLDER}
+    if workspace.kind is WorkspaceKind.BIND:
+        mount |= {"Type": "bind", "Source": workspace.host_path, "ReadOnly": workspace.read_only}
+    elif workspace.kind is WorkspaceKind.VOLUME:
+        mount["Source"] = workspace.name
+    else:
+        # No source: an anonymous volume, which goes with the container.
+        mount["VolumeOptions"] = {"Labels": anonymous_labels(request.labels)}
+    return mount
 
 
 def _agent_mount(volume: str, folder: str, *, read_only: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _EXAMPLE = "unix:///var/run/docker.sock"
 
 
 def addresses(url: str | None) -> Iterator[Address]:
-    """The addresses to try. One that was chosen on purpose is the only one: another daemon must not be used in its stead."""
+    """The addresses to try. One that was chosen on purpose is the only one: no other may be used in its stead."""
     if url is not None:
         yield Address(check_url(url, _SCHEMES, _EXAMPLE))
         return

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import docker.errors
 import requests.exceptions
 import urllib3.exceptions
 
 from sandboxkit.engines.errors import ErrorTable, Failure, Rule
-from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError, SandboxError, SessionNotFoundError
+from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError, SessionNotFoundError
 
 __all__ = ["TABLE", "translated"]
 
-_BUSY = Rule(EngineError, retryable=True, advice="try again")
 _GONE = Rule(EngineUnavailableError, retryable=True, advice="see whether Docker is running: `docker version`")
-_SLOW = Rule(EngineError, retryable=True, advice="the engine is overloaded or hangs: try again, or use a longer timeout")
+_SLOW = Rule(
+    EngineError, retryable=True, advice="the engine is overloaded or hangs: try again, or use a longer timeout"
+)
 _REFUSED = Rule(EngineError)
+# What an answer that is not as it should be comes to, in whoever reads it.
+_ODD = Rule(EngineError, advice="does an engine listen there at all, or something before it?")
+
+
+def failure_of(error: Exception) -> Failure:
+    """What an exception of the SDK says."""
+    status = error.status_code if isinstance(error, docker.errors.APIError) else None
+    reason = getattr(error, "explanation", None) or str(error)
+    return Failure(status, str(reason), error)
+
 
 TABLE = ErrorTable(
     engine="Docker",
-    statuses={
-        400: _REFUSED,
-        401: _REFUSED,
-        403: _REFUSED,
-        404: _REFUSED,
-        405: _REFUSED,
-        409: _REFUSED,
-        500: _REFUSED,
-        501: _REFUSED,
-        503: _BUSY,
-    },
-    operations={
-        ("attach", 404): Rule(SessionNotFoundError),
-        ("start", 404): _REFUSED,
-    },
+    statuses={503: Rule(EngineError, retryable=True, advice="try again")},
+    operations={("attach", 404): Rule(SessionNotFoundError)},
     exceptions=(
         # requests' own first: a ConnectTimeout is a ConnectionError, too.
         (requests.exceptions.ConnectTimeout, _GONE),
@@ -52,24 +46,11 @@ TABLE = ErrorTable(
         (TimeoutError, _SLOW),
         (OSError, _GONE),
         (ValueError, _REFUSED),  # an answer that is no JSON
+        (LookupError, _ODD),
+        (TypeError, _ODD),
+        (AttributeError, _ODD),
         (RuntimeError, _REFUSED),  # docker.errors.StreamParseError
     ),
+    failure_of=failure_of,
 )
-
-
-def failure_of(error: Any) -> Failure:
-    """What an exception of the SDK says."""
-    status = getattr(error, "status_code", None) if isinstance(error, docker.errors.APIError) else None
-    reason = getattr(error, "explanation", None) or str(error)
-    return Failure(status, str(reason), error)
-
-
-@contextmanager
-def translated(operation: str, subject: str = "") -> Iterator[None]:
-    """Raise what the block raises as an error of sandboxkit."""
-    try:
-        yield
-    except SandboxError:  # ConfigError is a ValueError, too
-        raise
-    except tuple(kind for kind, _ in TABLE.exceptions) as error:
-        raise TABLE.error(operation, failure_of(error), subject) from error
+translated = TABLE.translated

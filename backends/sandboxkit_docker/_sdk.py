@@ -35,8 +35,8 @@ class _Pool(unixconn.UnixHTTPConnectionPool):  # type: ignore[misc]
 class _Adapter(unixconn.UnixHTTPAdapter):  # type: ignore[misc]
     """The SDK's transport with one connection pool.
 
-    The SDK's keys its pools by the full URL of a request, so that each container's calls open connections of their own and
-    leave them open (200 URLs made 200 connections).
+    The SDK's keys its pools by the full URL of a request, so that each container's calls open connections of their
+    own and leave them open (200 URLs made 200 connections).
     """
 
     def __init__(self, path: str, timeout: float) -> None:
@@ -65,7 +65,7 @@ def make_client(address: Address, api_version: str, timeout: float) -> Any:
 
 
 def context_host() -> tuple[str, str | None]:
-    """The docker CLI's current context and its address, None for the built-in context. ConfigError when it is broken."""
+    """The docker CLI's current context and its address, None for the built-in one. ConfigError when it is broken."""
     name = os.environ.get("DOCKER_CONTEXT") or docker.context.config.get_current_context_name()
     if name == "default":
         return name, None

@@ -10,6 +10,7 @@ from sandboxkit.engines.architecture import normalised_arch
 __all__ = ["api_version", "engine_info", "listed_status", "status"]
 
 _RUNNING = ("running", "paused", "stopping")
+_NEVER_STARTED = ("created", "configured", "initialized")
 _CONTROLLERS = {"memory": "memory", "pids": "pids", "cpus": "cpu"}
 _ONE_NETWORK = ("bridge", "default", "private", "slirp4netns", "pasta", "podman")
 
@@ -46,8 +47,8 @@ def engine_info(url: str, version: Any, info: Any) -> EngineInfo:
 def _enforceable(host: Any, rootless: bool, cgroup_version: int) -> frozenset[str]:
     """Never disk: the storage option bounds the container's own layer, not the volume that the workspace is."""
     if rootless and (cgroup_version == 1 or host.get("cgroupManager") == "cgroupfs"):
-        # Ignored in silence on v1 ("Resource limits are not supported and ignored on cgroups V1 rootless systems", to the
-        # service's log alone), and under the cgroupfs manager on v2 (podman#21575).
+        # Ignored in silence on v1 ("Resource limits are not supported and ignored on cgroups V1 rootless systems", to
+        # the service's log alone), and under the cgroupfs manager on v2 (podman#21575).
         return frozenset()
     controllers = {str(name) for name in host.get("cgroupControllers") or ()}
     return frozenset(limit for limit, controller in _CONTROLLERS.items() if controller in controllers)
@@ -60,6 +61,7 @@ def status(found: Any) -> ContainerStatus:
         id=str(found["Id"]),
         name=str(found["Name"]),
         running=str(state["Status"]) in _RUNNING,
+        never_started=str(state["Status"]) in _NEVER_STARTED,
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "stopped") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),
@@ -73,6 +75,7 @@ def listed_status(found: Any) -> ContainerStatus:
         id=str(found["Id"]),
         name=str((found.get("Names") or [""])[0]),
         running=str(found.get("State")) in _RUNNING,
+        never_started=str(found.get("State")) in _NEVER_STARTED,
         labels=dict(found.get("Labels") or {}),
     )
 

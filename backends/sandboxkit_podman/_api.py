@@ -7,13 +7,14 @@ import hashlib
 import json
 import secrets
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from sandboxkit.backend import AGENT_FOLDER, ByteStream, ContainerStatus, EngineInfo, Progress, ProgressCallback
 from sandboxkit.engines.api import ContainerRequest, ImageFacts
-from sandboxkit.engines.archives import STAT_HEADER, FileFacts, file_archive, first_owner, parse_stat
-from sandboxkit.engines.clients import ClientPool
+from sandboxkit.engines.archives import file_archive
+from sandboxkit.engines.backend import helper_labels
+from sandboxkit.engines.clients import Calls
 from sandboxkit.engines.discovery import PROBE_TIMEOUT, Address
 from sandboxkit.engines.sockets import stream_of, unix_problem
 from sandboxkit.engines.ulimits import Ulimit, ulimits_for
@@ -22,8 +23,11 @@ from sandboxkit.errors import EngineError, EngineUnavailableError
 from ._answers import api_version, engine_info, listed_status, status
 from ._body import container_body, helper_body
 from ._errors import translated
+from ._files import PodmanFiles
 from ._images import is_named, local_references, pull_references
 from ._sdk import make_client
+from ._service import PodmanService
+from ._volumes import PodmanVolumes
 
 __all__ = ["PodmanApi"]
 
@@ -38,24 +42,25 @@ _ATTACH = {
 }
 _SILENT_PULL = 300.0
 _JSON = {"Content-Type": "application/json"}
-_TAR = {"Content-Type": "application/x-tar"}
 
 
 class PodmanApi:
     """An EngineApi (see `sandboxkit.engines.api`, whose docstrings hold here)."""
 
-    gives_volumes_to_user = True
     engine = "Podman"
 
-    def __init__(self, address: Address, info: EngineInfo, timeout: float) -> None:
+    def __init__(self, address: Address, info: EngineInfo, timeout: float, service: PodmanService | None) -> None:
         self._info = info
+        self._service = service
         self._timeout = timeout
-        self._clients: ClientPool[Any] = ClientPool(lambda: make_client(address, info.api_version, timeout))
+        self._call: Calls[Any] = Calls(lambda: make_client(address, info.api_version, timeout), translated)
+        self.files = PodmanFiles(self._call)
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
+        self.volumes = PodmanVolumes(self._call)
 
     @classmethod
-    def probe(cls, address: Address, timeout: float) -> PodmanApi:
-        """The API at this address, if it is Podman's; else EngineUnavailableError or EngineError with `details["reason"]`."""
+    def probe(cls, address: Address, timeout: float, service: PodmanService | None = None) -> PodmanApi:
+        """The API at this address, if it is Podman's; else an error with `details["reason"]`."""
         patience = min(timeout, PROBE_TIMEOUT)
         problem = unix_problem(address.socket_path, patience) if address.socket_path else None
         if problem:
@@ -69,7 +74,9 @@ class PodmanApi:
                     raise EngineUnavailableError(reason, details={"reason": reason})
             with contextlib.closing(make_client(address, known, patience)) as client:
                 info = engine_info(address.url, version, _json(client.get("info")))
-        return cls(address, info, timeout)
+            if service is not None:
+                service.keep_open(_endless_request(address, known, patience))
+        return cls(address, info, timeout, service)
 
     def info(self) -> EngineInfo:
         return self._info
@@ -86,16 +93,19 @@ class PodmanApi:
                 continue
             named = reference != image or len(references) == 1
             if named or is_named(image, str(found["Id"]), list(found.get("NamesHistory") or found["RepoTags"] or ())):
-                return ImageFacts(str(found["Id"]), reference, str(found.get("User") or (found.get("Config") or {}).get("User") or ""))
+                return ImageFacts(
+                    str(found["Id"]), reference, str(found.get("User") or (found.get("Config") or {}).get("User") or "")
+                )
         return None
 
     def pull(self, image: str, progress: ProgressCallback | None) -> None:
         problems = []
         for reference in pull_references(image):
-            problem = self._pull(image, reference, progress)
-            if problem is None:
+            try:
+                self._pull(image, reference, progress)
                 return
-            problems.append(problem)
+            except EngineError as error:
+                problems.append(str(error.details["reason"]))
         reason = "; ".join(problems)
         raise EngineError(f"Podman could not pull {image}: {reason}", details={"reason": reason})
 
@@ -145,10 +155,10 @@ class PodmanApi:
 
     def delete(self, container: str) -> None:
         with self._call("remove", container) as client:
-            # Without timeout=0 a PID 1 that ignores SIGTERM takes ten seconds.
-            response = client.delete(
-                f"containers/{container}", params={"force": "true", "timeout": "0", "v": "true"}
-            )
+            # Without timeout=0 a PID 1 that ignores SIGTERM takes ten seconds. `v` is what the documentation has, `volumes`
+            # what the libpod API reads: with `v` alone the anonymous volumes stayed (Podman 4.3).
+            parameters = {"force": "true", "timeout": "0", "v": "true", "volumes": "true"}
+            response = client.delete(f"containers/{container}", params=parameters)
             if response.status_code == 404:
                 return
             response.raise_for_status()
@@ -158,42 +168,14 @@ class PodmanApi:
                 reason = str(report["Err"])
                 raise EngineError(f"Podman did not remove {container}: {reason}", details={"reason": reason})
 
-    def stat(self, container: str, path: str) -> FileFacts | None:
-        with self._call("look for a file in", container) as client:
-            response = client.head(f"containers/{container}/archive", params={"path": path})
-            if response.status_code == 404:
-                return None
-            response.raise_for_status()
-            return parse_stat(response.headers[STAT_HEADER])
-
-    def owner(self, container: str, folder: str) -> int | None:
-        with self._call("look for a folder in", container) as client:
-            response = client.get(
-                f"containers/{container}/archive",
-                params={"path": folder},
-                headers={"Accept-Encoding": "identity"},
-                stream=True,
-            )
-            with contextlib.closing(response):
-                if response.status_code == 404:
-                    return None
-                response.raise_for_status()
-                return first_owner(response.raw)
-
-    def put(self, container: str, folder: str, archive: bytes) -> None:
-        with self._call("put files into", container) as client:
-            client.put(
-                f"containers/{container}/archive", params={"path": folder}, data=archive, headers=_TAR
-            ).raise_for_status()
-
     def ensure_volume(self, name: str, labels: Mapping[str, str]) -> None:
         with self._call("create the volume", name) as client:
             found = _json_or_none(client.get(f"volumes/{name}/json"))
             if found is not None:
                 if dict(found.get("Labels") or {}).items() >= dict(labels).items():
                     return
-                # Made by Podman itself, in silence and without labels, for a container after the volume was pruned. One that is
-                # in use stays as it is.
+                # Made by Podman itself, in silence and without labels, for a container after the volume was pruned.
+                # One that is in use stays as it is.
                 client.delete(f"volumes/{name}")
             response = client.post(
                 "volumes/create", data=json.dumps({"Name": name, "Labels": dict(labels)}), headers=_JSON
@@ -202,14 +184,25 @@ class PodmanApi:
                 response.raise_for_status()
 
     def close(self) -> None:
-        self._clients.close()
+        self._call.close()
+        if self._service is not None:
+            self._service.stop()
 
     def _create(self, body: Mapping[str, Any]) -> str:
         with self._call("create", str(body["name"])) as client:
             return str(_json(client.post("containers/create", data=json.dumps(body), headers=_JSON))["Id"])
 
-    def _pull(self, image: str, reference: str, progress: ProgressCallback | None) -> str | None:
-        """Why it failed; None when it did not."""
+    def _pull(self, image: str, reference: str, progress: ProgressCallback | None) -> None:
+        # What `progress` raises goes to the caller as it is: it is called outside of the generator that translates.
+        with contextlib.closing(self._pull_steps(reference)) as steps:
+            for step in steps:
+                if step.get("error"):
+                    reason = str(step["error"])
+                    raise EngineError(f"Podman could not pull {reference}: {reason}", details={"reason": reason})
+                if progress is not None and step.get("stream"):
+                    progress(Progress(image=image, status=str(step["stream"]).strip()))
+
+    def _pull_steps(self, reference: str) -> Generator[dict[str, Any], None, None]:
         with self._call("pull", reference) as client:
             response = client.post(
                 "images/pull", params={"reference": reference}, stream=True, timeout=max(self._timeout, _SILENT_PULL)
@@ -217,35 +210,44 @@ class PodmanApi:
             with contextlib.closing(response):
                 response.raise_for_status()
                 for line in response.iter_lines():
-                    step = json.loads(line) if line else {}
-                    if step.get("error"):
-                        return str(step["error"])
-                    if progress is not None and step.get("stream"):
-                        progress(Progress(image=image, status=str(step["stream"]).strip()))
-        return None
+                    if line:
+                        yield json.loads(line)
 
     def _seccomp_path(self, request: ContainerRequest, profile: str) -> str:
         """A file on the engine's host that holds the profile: the libpod API takes a path there and nothing else.
 
-        The agent's volume is the one folder of that host that we can write to, also on a remote engine. Podman reads the file while
-        it creates the container.
+        The agent's volume is the one folder of that host that we can write to, also on a remote engine. Podman reads
+        the file while it creates the container.
         """
         volume = request.spec.agent.volume
         name = f"seccomp-{hashlib.sha256(profile.encode()).hexdigest()[:16]}.json"
         helper = f"sandboxkit-helper-{secrets.token_hex(8)}"
         try:
-            self.create_helper(helper, request.image, {"sandboxkit.role": "agent-installer"}, volume, AGENT_FOLDER)
-            if self.stat(helper, f"{AGENT_FOLDER}/{name}") is None:
-                self.put(helper, AGENT_FOLDER, file_archive(name, profile.encode()))
+            self.create_helper(helper, request.image, helper_labels(), volume, AGENT_FOLDER)
+            if self.files.stat(helper, f"{AGENT_FOLDER}/{name}") is None:
+                self.files.put(helper, AGENT_FOLDER, file_archive(name, profile.encode()))
         finally:
             self.delete(helper)
         with self._call("find the volume", volume) as client:
             return f"{_json(client.get(f'volumes/{volume}/json'))['Mountpoint']}/{name}"
 
-    @contextlib.contextmanager
-    def _call(self, operation: str, subject: str = "") -> Iterator[Any]:
-        with self._clients.borrow() as client, translated(operation, subject):
-            yield client
+
+def _endless_request(address: Address, version: str, patience: float) -> Callable[[], object]:
+    """Ask for events that never come, and return what ends the request."""
+    client = make_client(address, version, patience)
+    try:
+        filters = json.dumps({"label": ["sandboxkit.no-such-label"]})
+        response = client.get("events", params={"stream": "true", "filters": filters}, stream=True)
+        response.raise_for_status()
+    except BaseException:
+        client.close()
+        raise
+
+    def end() -> None:
+        response.close()
+        client.close()
+
+    return end
 
 
 def _quoted(reference: str) -> str:

@@ -13,6 +13,7 @@ __all__ = ["container_body", "helper_body"]
 
 _CPU_PERIOD = 100_000  # microseconds; the kernel's own default
 _SIGKILL = 9
+_TEMPORARY = "/tmp"  # noqa: S108 - the folder in the container, not one of this host
 # notmpcopyup: a tmpfs starts empty, as Docker's do.
 _TMPFS = ("rw", "exec", "nosuid", "nodev", "mode=1777", "notmpcopyup")
 
@@ -22,12 +23,15 @@ def container_body(request: ContainerRequest, seccomp_path: str | None) -> dict[
     spec = request.spec
     security = spec.security
     volumes = [_agent_volume(spec.agent.volume, AGENT_FOLDER, "ro")]
-    mounts = [_tmpfs("/tmp")] if security.readonly_rootfs else []
+    mounts = [_tmpfs(_TEMPORARY)] if security.readonly_rootfs else []
     if spec.workspace.kind is WorkspaceKind.TMPFS:
         mounts.append(_tmpfs(WORKSPACE_FOLDER, f"size={spec.workspace.size_mb}m"))
+    elif spec.workspace.kind is WorkspaceKind.BIND:
+        mounts.append(_bind(WORKSPACE_FOLDER, str(spec.workspace.host_path), read_only=spec.workspace.read_only))
     else:
-        # No name: an anonymous volume, which goes with the container.
-        volumes.append({"Name": "", "Dest": WORKSPACE_FOLDER, "Options": ["rw", "nosuid", "nodev", "exec", "U"]})
+        # Without a name: an anonymous volume, which goes with the container.
+        name = spec.workspace.name or ""
+        volumes.append({"Name": name, "Dest": WORKSPACE_FOLDER, "Options": ["rw", "nosuid", "nodev", "exec"]})
     body: dict[str, Any] = {
         "name": spec.name,
         "image": request.image,
@@ -104,6 +108,11 @@ def _resources(request: ContainerRequest) -> dict[str, Any]:
 
 def _agent_volume(volume: str, folder: str, access: str) -> dict[str, Any]:
     return {"Name": volume, "Dest": folder, "Options": [access, "nosuid", "nodev", "exec", "nocopy"]}
+
+
+def _bind(folder: str, source: str, *, read_only: bool) -> dict[str, Any]:
+    options = ["rbind", "ro" if read_only else "rw", "nosuid", "nodev"]
+    return {"destination": folder, "type": "bind", "source": source, "options": options}
 
 
 def _tmpfs(folder: str, *options: str) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,10 @@ from typing import Any
 from sandboxkit.engines.discovery import Address, check_url
 from sandboxkit.errors import ConfigError
 
-__all__ = ["HOW_TO_START", "addresses"]
+__all__ = ["HOW_TO_START", "addresses", "is_chosen"]
 
 HOW_TO_START = (
-    "Start Podman: `systemctl --user start podman.socket`, or `podman system service --time=0 &` where there is no systemd. "
+    "Start Podman: `systemctl --user start podman.socket`, or `podman system service --time=0 &` without systemd. "
     "Install it: `sudo apt-get install podman`, or https://podman.io/docs/installation. "
     "Is it elsewhere? Set CONTAINER_HOST or pass url=."
 )
@@ -24,7 +26,7 @@ _EXAMPLE = "unix:///run/podman/podman.sock"
 
 
 def addresses(url: str | None) -> Iterator[Address]:
-    """The addresses to try. One that was chosen on purpose is the only one: another engine must not be used in its stead."""
+    """The addresses to try. One that was chosen on purpose is the only one: no other may be used in its stead."""
     if url is not None:
         yield Address(check_url(url, _SCHEMES, _EXAMPLE))
         return
@@ -40,6 +42,11 @@ def addresses(url: str | None) -> Iterator[Address]:
     if default is not None:
         yield default
     yield from _usual_places()
+
+
+def is_chosen(url: str | None) -> bool:
+    """Whether an address was chosen on purpose, so that no other service may be used, or started, in its stead."""
+    return bool(url or os.environ.get("CONTAINER_HOST") or os.environ.get("CONTAINER_CONNECTION"))
 
 
 def _usual_places() -> Iterator[Address]:
@@ -65,7 +72,7 @@ def _connection(name: str) -> Address:
 
 
 def _default_connection() -> Address | None:
-    """What `podman system connection default` set. On Linux `podman` uses it for `--remote` alone, so it is not the only one."""
+    """What `podman system connection default` set: for `--remote` alone on Linux, so it is not the only one to try."""
     newer = _read_json(_folder() / "podman-connections.json").get("Connection")
     older = _read_toml(_folder() / "containers.conf").get("engine")
     for name in (_text(newer, "Default"), _text(older, "active_service")):
@@ -107,14 +114,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """As podman-py reads it, with the parser that it depends on where Python has none."""
+    """The tables of a file; nothing when it is missing or broken: the addresses after it are tried all the same."""
     try:
         text = path.read_text()
     except (OSError, ValueError):
         return {}
-    from ._sdk import toml_loads
-
+    # tomli is tomllib under its old name; podman-py depends on it where Python has none.
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        return dict(toml_loads(text))
-    except Exception:  # each parser has an error of its own
+        return dict(toml.loads(text))
+    except ValueError:
         return {}

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import requests.exceptions
 import urllib3.exceptions
 
 from sandboxkit.engines.errors import ErrorTable, Failure, Rule
-from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError, SandboxError
+from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError
 
 from ._sdk import errors
 
 __all__ = ["TABLE", "failure_of", "translated"]
 
 _GONE = Rule(EngineUnavailableError, retryable=True, advice="see whether Podman works: `podman info`")
-_SLOW = Rule(EngineError, retryable=True, advice="the engine is overloaded or hangs: try again, or use a longer timeout")
+_SLOW = Rule(
+    EngineError, retryable=True, advice="the engine is overloaded or hangs: try again, or use a longer timeout"
+)
 _REFUSED = Rule(EngineError)
+# What an answer that is not as it should be comes to, in whoever reads it.
+_ODD = Rule(EngineError, advice="does an engine listen there at all, or something before it?")
+
+
+def failure_of(error: Exception) -> Failure:
+    """What an exception of the SDK says."""
+    if isinstance(error, errors.APIError) and error.response is None and isinstance(error.__cause__, OSError):
+        # The SDK wraps what requests raises, and says less.
+        error = error.__cause__
+    status = error.status_code if isinstance(error, errors.APIError) else None
+    reason = getattr(error, "explanation", None) or str(error)
+    return Failure(status, str(reason), error)
+
 
 TABLE = ErrorTable(
     engine="Podman",
@@ -39,27 +51,11 @@ TABLE = ErrorTable(
         (TimeoutError, _SLOW),
         (OSError, _GONE),
         (ValueError, _REFUSED),  # an answer that is no JSON
+        (LookupError, _ODD),
+        (TypeError, _ODD),
+        (AttributeError, _ODD),
         (RuntimeError, _REFUSED),  # podman.errors.StreamParseError
     ),
+    failure_of=failure_of,
 )
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What an exception of the SDK says."""
-    if isinstance(error, errors.APIError) and error.response is None and isinstance(error.__cause__, OSError):
-        # The SDK wraps what requests raises, and says less.
-        error = error.__cause__
-    status = error.status_code if isinstance(error, errors.APIError) else None
-    reason = getattr(error, "explanation", None) or str(error)
-    return Failure(status, str(reason), error)
-
-
-@contextmanager
-def translated(operation: str, subject: str = "") -> Iterator[None]:
-    """Raise what the block raises as an error of sandboxkit."""
-    try:
-        yield
-    except SandboxError:  # ConfigError is a ValueError, too
-        raise
-    except tuple(kind for kind, _ in TABLE.exceptions) as error:
-        raise TABLE.error(operation, failure_of(error), subject) from error
+translated = TABLE.translated

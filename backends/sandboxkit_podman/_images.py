@@ -8,7 +8,7 @@ _DOCKER_HUB = "docker.io"
 
 
 def local_references(image: str) -> list[str]:
-    """The full names under which an image may be on the engine, likeliest first; a last, bare one is to be checked by `is_named`.
+    """The names under which an image may be on the engine, likeliest first; a bare one is to be checked by `is_named`.
 
     Podman itself matches a short name with any image whose name ends so: `busybox` finds `localhost/mine/busybox`
     (Podman 4.3). What was built or imported under a short name is below `localhost/`.
@@ -26,7 +26,7 @@ def pull_references(image: str) -> list[str]:
 
 
 def is_named(image: str, image_id: str, names: list[str]) -> bool:
-    """Whether an image that Podman found for a short name is that one: by its id, or by its whole path in some registry."""
+    """Whether an image that Podman found for a short name is that one: by its id, or its whole path in a registry."""
     if image_id.removeprefix("sha256:").startswith(image.removeprefix("sha256:")):
         return True
     wanted = image if "@" in image or ":" in image else f"{image}:latest"

@@ -13,13 +13,11 @@ with warnings.catch_warnings():
     # podman.api.client sets a filter for the whole process when it is imported.
     import podman.api.client
     import podman.api.uds
-    import podman.domain.config
     import podman.errors
 
-__all__ = ["errors", "make_client", "toml_loads"]
+__all__ = ["errors", "make_client"]
 
 errors = podman.errors
-toml_loads = podman.domain.config.toml_loads  # tomllib, or what podman-py depends on where Python has none
 
 
 class _Connection(podman.api.uds.UDSConnection):
@@ -41,7 +39,8 @@ def make_client(address: Address, api_version: str, timeout: float) -> Any:
         _base_url(address), version=api_version, timeout=timeout, num_pools=1, max_pool_size=1
     )
     if address.socket_path is not None:
-        client.get_adapter("http://").poolmanager.pool_classes_by_scheme = {"http": _Pool}
+        adapter: Any = client.get_adapter("http://")
+        adapter.poolmanager.pool_classes_by_scheme = {"http": _Pool}
     return client
 
 

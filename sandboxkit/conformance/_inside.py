@@ -58,8 +58,14 @@ def wait_for_file(session: Session, path: str) -> None:
     wait_until(lambda: session.exec("test", ["-e", path]).ok, f"{path} exists")
 
 
+def command_count(session: Session) -> int:
+    """How many processes of commands a sandbox has, zombies too: all but the agent's own, and not this look's."""
+    script = 'read agent </proc/1/comm; n=0; for p in /proc/[0-9]*; do read c <"$p/comm" && [ "$c" != "$agent" ] && n=$((n+1)); done; echo "$n"'
+    return int(sh(session, script).check().stdout) - 1
+
+
 def process_count(session: Session) -> int:
-    """How many processes a sandbox has, the agent, this look's own and its supervisor among them."""
+    """How many processes a sandbox has, the agent's and this look's own among them."""
     return int(sh(session, 'set -- /proc/[0-9]*; echo "$#"').check().stdout)
 
 

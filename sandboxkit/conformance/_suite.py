@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import gc
-import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -16,7 +15,7 @@ import pytest
 from sandboxkit import Limits, Sandbox, Session, SessionState
 from sandboxkit.backend import Backend, EngineInfo, Feature
 
-from ._inside import process_count
+from ._inside import command_count
 from ._watch import children, open_files, thread_names, wait_until
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -173,15 +172,17 @@ class Held:
     sockets: int
     children: frozenset[tuple[int, str]]
     threads: tuple[str, ...]
-    inside: tuple[int, ...]
+    commands: int
 
     def against(self, before: Held) -> list[str]:
         """What has come or gone since."""
         found = []
-        for name in ("containers", "leftovers", "files", "children", "threads", "inside"):
+        for name in ("containers", "leftovers", "files", "children", "threads"):
             old, new = getattr(before, name), getattr(self, name)
             if old != new:
                 found.append(f"{name} were {sorted(old)} and are {sorted(new)}")
+        if self.commands != before.commands:
+            found.append(f"{before.commands} processes ran in the shared sandbox and {self.commands} do")
         if self.sockets > before.sockets + POOLED_SOCKETS:
             found.append(f"{before.sockets} sockets were open and {self.sockets} are")
         return found
@@ -273,9 +274,9 @@ class Rig:
 
     def _held(self) -> Held:
         files, sockets = open_files()
-        inside: list[int] = []
-        if Trait.OWN_PROCESSES in self._suite.traits:
-            inside = [process_count(session) for session in self._shared.values()]
+        commands = 0
+        if Trait.OWN_PROCESSES in self._suite.traits and "shell" in self._shared:
+            commands = command_count(self._shared["shell"])
         return Held(
             containers=frozenset(status.name for status in self.backend.list({RUN_LABEL: RUN})),
             leftovers=frozenset(self._suite.leftovers(self.backend)),
@@ -283,10 +284,6 @@ class Rig:
             sockets=sockets,
             children=frozenset(children()),
             threads=tuple(thread_names()),
-            inside=tuple(inside),
+            commands=commands,
         )
 
-
-def owner() -> int:
-    """The process the suite runs in; a forked child of it is another."""
-    return os.getpid()

@@ -7,17 +7,22 @@ from typing import Protocol
 
 import attrs
 
-from ..backend import ByteStream, ContainerSpec, ContainerStatus, EngineInfo, ProgressCallback
-from ..config import Limits
+from sandboxkit.backend import ByteStream, ContainerSpec, ContainerStatus, EngineInfo, ProgressCallback
+from sandboxkit.backend_parts import Volumes
+from sandboxkit.config import Limits
+
 from .archives import FileFacts
 from .ulimits import Ulimit
 
-__all__ = ["ContainerRequest", "EngineApi", "ImageFacts"]
+__all__ = ["UNKNOWN_OWNER", "ContainerRequest", "EngineApi", "EngineFiles", "ImageFacts"]
+
+UNKNOWN_OWNER = -1
+"""A folder is there, and the engine does not tell whose it is."""
 
 
 @attrs.frozen
 class ImageFacts:
-    """An image that is on the engine. `reference` is what the engine finds it by, `user` the one it is set to run as."""
+    """An image on the engine. `reference` is what the engine finds it by, `user` the one it is set to run as."""
 
     id: str
     reference: str
@@ -35,9 +40,39 @@ class ContainerRequest:
     ulimits: Sequence[Ulimit]
 
 
-class EngineApi(Protocol):
-    """One engine's API. Called from any thread; every method has a deadline and raises only errors of `sandboxkit.errors`.
+class EngineFiles(Protocol):
+    """The files in containers that do not run. Errors and absence as in EngineApi."""
 
+    @property
+    def volumes_follow_user(self) -> bool:
+        """Whether a new volume belongs to the container's user where the image has no such folder; else to root."""
+        ...
+
+    def stat(self, container: str, path: str) -> FileFacts | None:
+        """What is at a path."""
+        ...
+
+    def owner(self, container: str, folder: str) -> int | None:
+        """The uid, as seen inside, that owns a folder, UNKNOWN_OWNER included; None when there is none."""
+        ...
+
+    def read(self, container: str, path: str) -> bytes | None:
+        """A small file; None when it is missing or no file."""
+        ...
+
+    def put(self, container: str, folder: str, archive: bytes) -> None:
+        """Unpack a tar archive there."""
+        ...
+
+    def give(self, container: str, folder: str, uid: int | None) -> None:
+        """Make a volume's folder writable for the container's user, whose uid is None where it is not known."""
+        ...
+
+
+class EngineApi(Protocol):
+    """One engine's API.
+
+    Called from any thread; every method has a deadline and raises only errors of `sandboxkit.errors`.
     Where something may be absent the answer is None, never an error. Containers are named by id or name.
     """
 
@@ -47,8 +82,13 @@ class EngineApi(Protocol):
         ...
 
     @property
-    def gives_volumes_to_user(self) -> bool:
-        """Whether a new volume belongs to the container's user where the image has no such folder; else to root."""
+    def volumes(self) -> Volumes:
+        """Its named volumes."""
+        ...
+
+    @property
+    def files(self) -> EngineFiles:
+        """The archive calls."""
         ...
 
     def info(self) -> EngineInfo:
@@ -96,19 +136,7 @@ class EngineApi(Protocol):
         ...
 
     def delete(self, container: str) -> None:
-        """End and remove it and its anonymous volumes: afterwards it is gone, or was before. EngineError when it may not be, yet."""
-        ...
-
-    def stat(self, container: str, path: str) -> FileFacts | None:
-        """A file in a container, running or not."""
-        ...
-
-    def owner(self, container: str, folder: str) -> int | None:
-        """The uid, as seen inside, that owns a folder in a container; None when there is no such folder."""
-        ...
-
-    def put(self, container: str, folder: str, archive: bytes) -> None:
-        """Unpack a tar archive there."""
+        """End and remove it and its anonymous volumes: it is gone then. EngineError when it may still be there."""
         ...
 
     def ensure_volume(self, name: str, labels: Mapping[str, str]) -> None:

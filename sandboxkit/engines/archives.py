@@ -12,7 +12,16 @@ from typing import IO
 
 import attrs
 
-__all__ = ["STAT_HEADER", "FileFacts", "agent_archive", "file_archive", "first_owner", "parse_stat", "writable_folder_archive"]
+__all__ = [
+    "STAT_HEADER",
+    "FileFacts",
+    "agent_archive",
+    "file_archive",
+    "first_file",
+    "first_owner",
+    "folder_archive",
+    "parse_stat",
+]
 
 STAT_HEADER = "X-Docker-Container-Path-Stat"
 """Base64 of JSON (Docker Engine API, ContainerArchiveInfo; Podman's libpod API answers the same)."""
@@ -41,20 +50,20 @@ def agent_archive(binary: bytes) -> bytes:
     looks, at any moment and also after a crash in the middle, finds the whole agent or none.
     """
     part = f".agent-{secrets.token_hex(8)}"
-    with _Archive() as archive:
-        archive.folder(0o755)
-        archive.file(part, binary, 0o555)
-        archive.link("agent", part)
-    return archive.content
+    archive = _Archive()
+    archive.folder(0o755)
+    archive.file(part, binary, 0o555)
+    archive.link("agent", part)
+    return archive.finished()
 
 
 def file_archive(name: str, content: bytes) -> bytes:
     """One read-only file, whole or absent as the agent is."""
     part = f".{name}-{secrets.token_hex(8)}"
-    with _Archive() as archive:
-        archive.file(part, content, 0o444)
-        archive.link(name, part)
-    return archive.content
+    archive = _Archive()
+    archive.file(part, content, 0o444)
+    archive.link(name, part)
+    return archive.finished()
 
 
 def first_owner(archive: IO[bytes]) -> int | None:
@@ -64,31 +73,39 @@ def first_owner(archive: IO[bytes]) -> int | None:
     return entry.uid if entry else None
 
 
-def writable_folder_archive() -> bytes:
-    """Nothing but the folder itself that it is put into, writable for everybody."""
-    with _Archive() as archive:
-        archive.folder(0o777)
-    return archive.content
+def first_file(archive: IO[bytes], limit: int) -> bytes | None:
+    """The content, at most `limit` bytes, of an archive's first entry; None when that is no file."""
+    with tarfile.open(fileobj=archive, mode="r|") as tar:
+        entry = tar.next()
+        file = tar.extractfile(entry) if entry and entry.isreg() else None
+        return file.read(limit) if file else None
+
+
+def folder_archive(uid: int | None) -> bytes:
+    """Nothing but the folder itself that it is put into: given to `uid`, else writable for everybody."""
+    archive = _Archive()
+    archive.folder(0o755 if uid is not None else 0o777, uid or 0)
+    return archive.finished()
 
 
 class _Archive:
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
-        self._tar = tarfile.open(fileobj=self._buffer, mode="w", format=tarfile.PAX_FORMAT)
+        self._tar = tarfile.TarFile(fileobj=self._buffer, mode="w", format=tarfile.PAX_FORMAT)
         self._now = int(time.time())
-        self.content = b""
 
-    def __enter__(self) -> _Archive:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def finished(self) -> bytes:
+        end = self._tar.offset
         self._tar.close()
-        self.content = self._buffer.getvalue()
+        # Two empty blocks end an archive. tarfile pads on to 10 KiB; Podman's reader is gone by then and Podman answers
+        # now and then with "write |1: broken pipe" (seen with 4.3).
+        return self._buffer.getvalue()[: end + 2 * tarfile.BLOCKSIZE]
 
-    def folder(self, mode: int) -> None:
+    def folder(self, mode: int, uid: int = 0) -> None:
         # "/" means the folder that the archive is unpacked into. Docker skips an entry "." (pkg/archive, Unpack).
         entry = self._entry("/", mode)
         entry.type = tarfile.DIRTYPE
+        entry.uid = uid
         self._tar.addfile(entry)
 
     def file(self, name: str, content: bytes, mode: int) -> None:
@@ -110,7 +127,7 @@ class _Archive:
 
 
 def _timestamp(text: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time, whole seconds; Go writes up to nine decimals, Python 3.10 reads six."""
+    """Whole seconds since the epoch of an RFC 3339 time; Go writes up to nine decimals, Python 3.10 reads six."""
     from datetime import datetime  # only needed where a start failed
 
     try:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from ..backend import (
+from sandboxkit._labels import PREFIX, ROLE, TEMPORARY, owner_labels
+from sandboxkit.backend import (
     AGENT_FOLDER,
     WORKSPACE_FOLDER,
     AgentBundle,
@@ -25,8 +26,9 @@ from ..backend import (
     Feature,
     ProgressCallback,
 )
-from ..config import Limits, Pull, WorkspaceKind
-from ..errors import (
+from sandboxkit.backend_parts import Volumes
+from sandboxkit.config import Limits, Pull, WorkspaceKind
+from sandboxkit.errors import (
     ConfigError,
     EngineError,
     ImageNotFoundError,
@@ -34,22 +36,33 @@ from ..errors import (
     SessionNotFoundError,
     UnsupportedError,
 )
+
 from .api import ContainerRequest, EngineApi, ImageFacts
-from .archives import agent_archive, writable_folder_archive
+from .archives import agent_archive
 from .deadlines import wait_until
 
-__all__ = ["AGENT_VOLUME_LABELS", "ENGINE_FEATURES", "EngineBackend"]
+__all__ = ["AGENT_VOLUME_LABELS", "ENGINE_FEATURES", "EngineBackend", "anonymous_labels", "helper_labels"]
 
-ENGINE_FEATURES = frozenset(Feature)
-"""Both engines can do everything."""
+ENGINE_FEATURES = frozenset(Feature) - {Feature.HOST_FILES}
+"""Both engines can do everything that needs no files of this host: they may be on another one."""
 
 AGENT_VOLUME_LABELS: Mapping[str, str] = {"sandboxkit.role": "agent"}
-_HELPER_LABELS = {"sandboxkit.role": "agent-installer"}
-# Marks a container as made by one call of `create`, so that cleaning up after a failed call can't touch another's of the
-# same name.
+# Marks a container as made by one call of `create`, so that cleaning up after a failed call can't touch another's of
+# the same name.
 _CALL_LABEL = "sandboxkit.call"
 _AGENT = f"{AGENT_FOLDER}/agent"
 _JUST_NOW = 30.0
+_STILL_CREATING = 2.0
+
+
+def helper_labels() -> dict[str, str]:
+    """Of a container that is never started and lives for one call: `prune` removes it when its owner is gone."""
+    return {ROLE: "agent-installer", **owner_labels()}
+
+
+def anonymous_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Of a volume that goes with its container: the container's own that say whose it is, so that `prune` can tell."""
+    return {**{name: value for name, value in labels.items() if name.startswith(PREFIX)}, TEMPORARY: "1"}
 
 
 class EngineBackend:
@@ -64,6 +77,8 @@ class EngineBackend:
         self._installed: set[str] = set()
         # By the image's id, the uid that owns its own WORKSPACE_FOLDER, None where it has no such folder.
         self._workspace_owners: dict[str, int | None] = {}
+        self._seen: dict[str, float] = {}  # by volume, when the agent there was made that a start failed with
+        self._uids: dict[tuple[str, str], int | None] = {}
         # What start() needs in order to say why it failed; from create() until the container runs or is removed.
         self._waiting: dict[str, ContainerSpec] = {}
 
@@ -76,6 +91,11 @@ class EngineBackend:
     def features(self) -> frozenset[Feature]:
         """See Backend.features."""
         return ENGINE_FEATURES
+
+    @property
+    def volumes(self) -> Volumes:
+        """See sandboxkit.backend_parts."""
+        return self._api.volumes
 
     def info(self) -> EngineInfo:
         """See Backend.info."""
@@ -117,11 +137,11 @@ class EngineBackend:
         with self._helper(agent, image) as helper:
 
             def is_whole() -> bool:
-                found = self._api.stat(helper, _AGENT)
+                found = self._api.files.stat(helper, _AGENT)
                 return found is not None and found.size == size
 
             if not is_whole():
-                self._api.put(helper, AGENT_FOLDER, agent_archive(agent.read(self._info.arch)))
+                self._api.files.put(helper, AGENT_FOLDER, agent_archive(agent.read(self._info.arch)))
                 # Another process that fills the volume at the same time takes the name away for a moment.
                 if not wait_until(is_whole, min(self._timeout, 10)):
                     raise EngineError(
@@ -131,7 +151,7 @@ class EngineBackend:
                         details={"operation": "install agent"},
                     )
             if facts is not None:
-                self._workspace_owners[facts.id] = self._api.owner(helper, WORKSPACE_FOLDER)
+                self._workspace_owners[facts.id] = self._api.files.owner(helper, WORKSPACE_FOLDER)
         self._installed.add(agent.volume)
 
     def create(self, spec: ContainerSpec) -> str:
@@ -148,12 +168,14 @@ class EngineBackend:
         )
         try:
             container_id = self._api.create(request)
-            if spec.workspace.kind is WorkspaceKind.EPHEMERAL and not self._can_write(spec, image):
-                self._api.put(container_id, WORKSPACE_FOLDER, writable_folder_archive())
+            self._waiting[container_id] = spec
+            self._prove_runtime(container_id, spec.security.runtime)
+            if self._must_give(spec, image):
+                with self._missing_agent_noticed(container_id):
+                    self._give_workspace(container_id, spec, image)
         except BaseException as error:
             self._clean_up_create(spec, call, error)
             raise
-        self._waiting[container_id] = spec
         return container_id
 
     def attach(self, container_id: str) -> ByteStream:
@@ -207,6 +229,19 @@ class EngineBackend:
             details={"field": "security.runtime"},
         )
 
+    def _prove_runtime(self, container_id: str, runtime: str | None) -> None:
+        """Before anything runs in it: Podman's service takes its own runtime in silence (podman#28429)."""
+        if runtime is None:
+            return
+        found = self.inspect(container_id).effective.runtime
+        if found != runtime:
+            raise UnsupportedError(
+                f"{self._api.engine} {self._info.version} would run the container with {found}, not with the runtime "
+                f"{runtime}: make that the engine's own (`podman --runtime {runtime} system service`, or `runtime` in "
+                "containers.conf), or leave security.runtime out",
+                details={"field": "security.runtime"},
+            )
+
     def _enforceable(self, limits: Limits) -> Limits:
         def kept(name: str) -> bool:
             return name in self._info.enforceable
@@ -219,6 +254,11 @@ class EngineBackend:
             disk_mb=limits.disk_mb if kept("disk") else None,
         )
 
+    def _must_give(self, spec: ContainerSpec, image: ImageFacts | None) -> bool:
+        if spec.workspace.kind is WorkspaceKind.VOLUME:
+            return True  # it may have been somebody else's before
+        return spec.workspace.kind is WorkspaceKind.EPHEMERAL and not self._can_write(spec, image)
+
     def _can_write(self, spec: ContainerSpec, image: ImageFacts | None) -> bool:
         """Whether the container's user is known to own a new workspace volume.
 
@@ -227,27 +267,47 @@ class EngineBackend:
         """
         if image is None or image.id not in self._workspace_owners:
             return False
-        user = (spec.security.user or image.user).partition(":")[0]
-        uid = 0 if user in ("", "root") else int(user) if user.isdecimal() else None
+        uid = _numeric(_user(spec, image))
         owner = self._workspace_owners[image.id]
         if owner is None:
-            return uid == 0 or self._api.gives_volumes_to_user
+            return uid == 0 or self._api.files.volumes_follow_user
         return uid == owner
+
+    def _give_workspace(self, container_id: str, spec: ContainerSpec, image: ImageFacts | None) -> None:
+        user = _user(spec, image)
+        uid = _numeric(user)
+        if spec.workspace.shared:
+            self._api.files.give(container_id, WORKSPACE_FOLDER, None)
+            return
+        if uid is None:
+            # Owned by the user, not just writable: git, for one, distrusts a folder that somebody else owns.
+            key = (image.id if image else "", user)
+            if key not in self._uids:
+                self._uids[key] = _uid_in_passwd(self._api.files.read(container_id, "/etc/passwd") or b"", user)
+            uid = self._uids[key]
+        self._api.files.give(container_id, WORKSPACE_FOLDER, uid)
 
     def _clean_up_create(self, spec: ContainerSpec, call: str, error: BaseException) -> None:
         """Leave nothing of a `create` that failed, and raise the error that says what was wrong, where asking tells.
 
-        Also after a timeout or a KeyboardInterrupt: the engine may have made the container all the same (docker-py#2461).
+        Also after a timeout or a KeyboardInterrupt: the engine may have made the container all the same
+        (docker-py#2461).
         """
+        refused = isinstance(error, EngineError) and "status" in error.details
         try:
             found = self._api.inspect(spec.name)
+            end = time.monotonic() + min(self._timeout, _STILL_CREATING)
+            while found is None and not refused and time.monotonic() < end:
+                time.sleep(0.05)
+                found = self._api.inspect(spec.name)
             if found is not None and found.labels.get(_CALL_LABEL) == call:
                 self._remove(found.id)
+                self._waiting.pop(found.id, None)
                 return
             image = self._api.image(spec.image)
         except SandboxError:
             return  # The engine does not answer: the first error tells more.
-        if not isinstance(error, EngineError) or "status" not in error.details:
+        if not refused:
             return
         if found is not None:
             raise ConfigError(
@@ -275,18 +335,20 @@ class EngineBackend:
     def _agent_may_be_missing(self, spec: ContainerSpec) -> bool:
         """Whether the agent's state explains that a container did not start.
 
-        Seen through a helper: the container itself may be gone, the engine removes it after a failed start. An agent put
-        there just now also counts: its file may have been open for writing (ETXTBSY), also in a process that the engine was about
-        to execute (golang/go#22315).
+        Seen through a helper: the container itself may be gone, the engine removes it after a failed start. An agent
+        that was put there just now also counts: another process may have filled the volume after the start failed.
         """
         try:
             with self._helper(spec.agent, spec.image) as helper:
-                found = self._api.stat(helper, _AGENT)
-            if found is None or found.size != self._agent_size(spec.agent):
-                return True
-            return abs(time.time() - found.modified) < _JUST_NOW
+                found = self._api.files.stat(helper, _AGENT)
         except SandboxError:
             return False
+        if found is None or found.size != self._agent_size(spec.agent):
+            return True
+        # Once for each time that it was put there: then the failure has another cause.
+        seen = self._seen.get(spec.agent.volume)
+        self._seen[spec.agent.volume] = found.modified
+        return seen != found.modified and abs(time.time() - found.modified) < _JUST_NOW
 
     def _agent_size(self, agent: AgentBundle) -> int:
         try:
@@ -306,7 +368,7 @@ class EngineBackend:
         name = f"sandboxkit-helper-{secrets.token_hex(8)}"
         try:
             reference = facts.reference if facts else image
-            yield self._api.create_helper(name, reference, _HELPER_LABELS, agent.volume, AGENT_FOLDER)
+            yield self._api.create_helper(name, reference, helper_labels(), agent.volume, AGENT_FOLDER)
         except BaseException:
             with contextlib.suppress(SandboxError):
                 self._remove(name)
@@ -326,7 +388,26 @@ class EngineBackend:
                 return
             if time.monotonic() >= end:
                 raise EngineError(
-                    f"{self._api.engine} did not remove the container {container} within {self._timeout:g} s: try again",
+                    f"{self._api.engine} did not remove {container} within {self._timeout:g} s: try again",
                     retryable=True,
                     details={**refused.details, "container": container},
                 ) from refused
+
+
+def _user(spec: ContainerSpec, image: ImageFacts | None) -> str:
+    """The user that a container runs as, as it was named; empty for root."""
+    return (spec.security.user or (image.user if image else "")).partition(":")[0]
+
+
+def _numeric(user: str) -> int | None:
+    if user in ("", "root"):
+        return 0
+    return int(user) if user.isdecimal() else None
+
+
+def _uid_in_passwd(content: bytes, user: str) -> int | None:
+    for line in content.decode("utf-8", "replace").splitlines():
+        fields = line.split(":")
+        if len(fields) >= 3 and fields[0] == user and fields[2].isdecimal():
+            return int(fields[2])
+    return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
-from ..errors import EngineUnavailableError
+from sandboxkit.errors import EngineUnavailableError
 
-__all__ = ["Client", "ClientPool"]
+__all__ = ["Calls", "Client", "ClientPool"]
 
 
 class Client(Protocol):
@@ -27,8 +27,9 @@ ClientT = TypeVar("ClientT", bound=Client)
 class ClientPool(Generic[ClientT]):
     """Lends clients, made on demand, each to one thread at a time.
 
-    Neither SDK promises that a client may be shared by threads (docker-py#3229), and one client behind a lock would let one
-    hung call stop every other. Clients are kept for the next caller, `idle` of them at most, and never cross a fork.
+    Neither SDK promises that a client may be shared by threads (docker-py#3229), and one client behind a lock would
+    let one hung call stop every other. Clients are kept for the next caller, `idle` of them at most, and never cross
+    a fork.
     """
 
     def __init__(self, make: Callable[[], ClientT], *, idle: int = 4) -> None:
@@ -42,7 +43,7 @@ class ClientPool(Generic[ClientT]):
 
     @contextmanager
     def borrow(self) -> Iterator[ClientT]:
-        """A client for the block. After any exception it is closed, since its connection may be in the midst of an answer."""
+        """A client for the block. After an exception it is closed: its connection may be in the midst of an answer."""
         if self._closed:
             raise EngineUnavailableError("this backend was closed: connect again", retryable=False)
         client = self._take()
@@ -76,3 +77,23 @@ class ClientPool(Generic[ClientT]):
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
+
+
+class Calls(Generic[ClientT]):
+    """How a backend calls its engine: `with calls("start", id) as client`; the SDK's errors come out as ours."""
+
+    def __init__(
+        self, make: Callable[[], ClientT], translated: Callable[[str, str], AbstractContextManager[None]]
+    ) -> None:
+        self._pool = ClientPool(make)
+        self._translated = translated
+
+    @contextmanager
+    def __call__(self, operation: str, subject: str = "") -> Iterator[ClientT]:
+        """A client for the block; `operation` and `subject` say in an error what could not be done to what."""
+        with self._pool.borrow() as client, self._translated(operation, subject):
+            yield client
+
+    def close(self) -> None:
+        """See ClientPool.close."""
+        self._pool.close()

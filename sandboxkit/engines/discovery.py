@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import attrs
 
-from ..errors import ConfigError, EngineError, EngineUnavailableError
+from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError
 
 __all__ = ["PROBE_TIMEOUT", "Address", "check_url", "first_that_answers", "unavailable"]
 
@@ -70,9 +70,7 @@ def check_url(url: object, schemes: Sequence[str], example: str) -> str:
     return url
 
 
-def first_that_answers(
-    addresses: Iterable[Address], probe: Callable[[Address], ApiT], tried: list[str]
-) -> ApiT | None:
+def first_that_answers(addresses: Iterable[Address], probe: Callable[[Address], ApiT], tried: list[str]) -> ApiT | None:
     """What `probe` makes of the first address that answers. The others' reasons are added to `tried`."""
     for address in addresses:
         if urllib.parse.urlsplit(address.url).scheme == "ssh":

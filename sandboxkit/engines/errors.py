@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 
-from ..errors import EngineError, SandboxError
+from sandboxkit.errors import EngineError, SandboxError
 
 __all__ = ["ErrorTable", "Failure", "Rule"]
 
@@ -26,17 +27,28 @@ class Failure:
 
     status: int | None
     reason: str
-    cause: BaseException
+    cause: Exception
 
 
 @attrs.frozen
 class ErrorTable:
-    """`statuses` decides where the engine answered, by operation first; `exceptions` where it did not, first match wins."""
+    """`operations`, then `statuses` decide where the engine answered, `exceptions` where it did not (first match)."""
 
     engine: str
     statuses: Mapping[int, Rule]
     operations: Mapping[tuple[str, int], Rule]
-    exceptions: Sequence[tuple[type[BaseException], Rule]]
+    exceptions: Sequence[tuple[type[Exception], Rule]]
+    failure_of: Callable[[Exception], Failure]
+
+    @contextmanager
+    def translated(self, operation: str, subject: str = "") -> Iterator[None]:
+        """Raise what the block raises as an error of sandboxkit: `operation` could not be done to `subject`."""
+        try:
+            yield
+        except SandboxError:  # ConfigError is a ValueError, too
+            raise
+        except tuple(kind for kind, _ in self.exceptions) as error:
+            raise self.error(operation, self.failure_of(error), subject) from error
 
     def rule(self, operation: str, failure: Failure) -> Rule:
         """The rule for a failure; a status or exception that is in no row is an EngineError."""
@@ -51,12 +63,10 @@ class ErrorTable:
         what = f"{operation} {subject}".strip()
         reason = failure.reason.strip() or type(failure.cause).__name__
         advice = f"; {rule.advice}" if rule.advice else ""
-        details: dict[str, object] = {"operation": operation}
+        details: dict[str, object] = {"operation": operation, "reason": reason}
         if failure.status is not None:
             details["status"] = failure.status
-            details["reason"] = reason
             message = f"{self.engine} refused to {what}: {reason} (status {failure.status}){advice}"
         else:
-            details["reason"] = reason
             message = f"{self.engine} could not be asked to {what}: {reason}{advice}"
         return rule.error(message, retryable=rule.retryable, details=details)

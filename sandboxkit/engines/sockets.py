@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from ..streams import MultiplexedStream
+from sandboxkit.streams import MultiplexedStream
 
 __all__ = ["connect_unix", "listener_pid", "stream_of", "unix_problem"]
 
@@ -55,7 +55,7 @@ def listener_pid(path: str, timeout: float) -> int | None:
 
 
 def stream_of(response: Any) -> MultiplexedStream:
-    """The stream of an attach call, out of a `requests` response that was asked for with `stream=True` and an Upgrade header.
+    """The stream of an attach call, out of a `requests` response (asked for with `stream=True` and an Upgrade header).
 
     `http.client` reads headers through a buffer, which may hold the first bytes of the stream already: reading from
     the socket beneath it loses them (docker-py#2466). They are handed on.
@@ -81,7 +81,7 @@ def stream_of(response: Any) -> MultiplexedStream:
 
 
 def hard_limit(pid: int, resource_name: str) -> int | None:
-    """A hard limit of another process, from /proc/PID/limits; None when it is unlimited. OSError when it can't be read."""
+    """A hard limit of another process, from /proc/PID/limits; None when unlimited. OSError when it can't be read."""
     for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
         if line.startswith(resource_name):
             hard = line[len(resource_name) :].split()[1]

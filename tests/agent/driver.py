@@ -210,8 +210,12 @@ class Agent:
         self._read()
 
     def describe(self) -> str:
-        open_commands = [command for command in self.commands.values() if not command.done]
-        return f"agent {self.process.pid} returned {self.process.poll()}; open: {open_commands}"
+        waiting = [
+            f"{command.channel}: {command.total} bytes, {command.granted} granted, {command.credit} credit"
+            for command in self.commands.values()
+            if not command.done
+        ]
+        return f"agent {self.process.pid} returned {self.process.poll()}; open: {waiting[:10]}"
 
     def next_frame(self, timeout: float = DEADLINE) -> Frame | None:
         """The next frame, or None when the agent has closed the stream."""
@@ -469,8 +473,10 @@ class Agent:
 
     def destroy(self) -> None:
         """For a failed test: nothing is left, whatever state it is in."""
-        with contextlib.suppress(OSError, AssertionError, subprocess.TimeoutExpired):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self.close(5)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
@@ -499,6 +505,24 @@ def children(pid: int) -> list[int]:
         if entry.isdigit() and (fields := stat_fields(int(entry))) is not None and int(fields[1]) == pid:
             found.append(int(entry))
     return found
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def commands_of(agent: Agent) -> list[int]:
+    """Living processes below the agent that run something else than the agent's own program."""
+    below = descendants(agent.process.pid)
+    return [pid for pid in below if is_alive(pid) and b"--workspace" not in command_line(pid)]
+
+
+def supervisors_of(agent: Agent) -> list[int]:
+    """Processes below the agent that run the agent's program: supervisors, and the process that waits in the spare."""
+    return [pid for pid in descendants(agent.process.pid) if b"--workspace" in command_line(pid)]
 
 
 def wait_until(condition: str, check: object, timeout: float = DEADLINE) -> None:

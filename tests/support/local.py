@@ -15,7 +15,6 @@ import platform
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -40,6 +39,7 @@ __all__ = ["LocalBackend"]
 # Ends with the agent and takes the container's folder along, whoever else has died. Descriptor 3, because a shell
 # gives a background command /dev/null as its standard input. The agent's end of the stream is not kept.
 KEEPER = """
+cd /
 folder=$1
 shift
 exec 3<&0
@@ -85,7 +85,7 @@ class LocalBackend:
         self._ends: dict[str, socket.socket] = {}
         self._agents: dict[str, AgentBundle] = {}
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
-        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._keepers: dict[str, int] = {}
 
     @classmethod
     def connect(cls, url: str | None = None, *, timeout: float = 60.0, may_start: bool = True) -> LocalBackend:
@@ -160,21 +160,26 @@ class LocalBackend:
         with self._lock:
             theirs, (command, environment) = self._ends.pop(container_id), self._commands.pop(container_id)
         folder = self._folder / container_id
+        folder.joinpath("started").touch()
+        # No Popen: one that an interrupt parts from its owner complains when it is collected.
+        keeper = ["sh", "-c", KEEPER, "sh", str(folder), *command]
         with theirs:
             try:
-                keeper = subprocess.Popen(
-                    ["sh", "-c", KEEPER, "sh", str(folder), *command],
-                    stdin=theirs,
-                    stdout=theirs,
-                    stderr=subprocess.DEVNULL,
-                    env=environment,
-                    cwd="/",
-                    start_new_session=True,  # out of reach of a terminal's Ctrl-C, as a container is
+                pid = os.posix_spawn(
+                    "/bin/sh",
+                    keeper,
+                    environment,
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                        (os.POSIX_SPAWN_DUP2, theirs.fileno(), 1),
+                        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                    ],
+                    setsid=True,  # out of reach of a terminal's Ctrl-C, as a container is
                 )
             except OSError as error:
                 raise EngineError(f"The agent can't be started: {error}") from error
         with self._lock:
-            self._keepers[container_id] = keeper
+            self._keepers[container_id] = pid
 
     def inspect(self, container_id: str) -> ContainerStatus:
         found = self._status(self._folder / container_id)
@@ -194,8 +199,8 @@ class LocalBackend:
             keeper = self._keepers.pop(container_id, None)
         if end is not None:
             end.close()
-        if keeper is None and not folder.joinpath("pid").exists():
-            _discard(folder)  # never started
+        if keeper is None and not folder.joinpath("started").exists():
+            _discard(folder)
             return
         # If the stream has ended the agent is going already; else, or when it has very much to end, it goes like this.
         if not _gone(folder, 0.3 if keeper is not None else 0.0):
@@ -205,13 +210,18 @@ class LocalBackend:
             if not _gone(folder, self._timeout):
                 raise EngineError(f"{container_id} is still there after {self._timeout:g} s.", retryable=True)
         if keeper is not None:
-            keeper.wait(self._timeout)
+            with contextlib.suppress(ChildProcessError):  # a forked child removes what its parent started
+                os.waitpid(keeper, 0)
 
     def close(self) -> None:
         with self._lock:
             for end in self._ends.values():
                 end.close()
             self._ends.clear()
+            for keeper in self._keepers.values():  # of sessions that were dropped or lost: they have ended by now
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(keeper, os.WNOHANG)
+            self._keepers.clear()
 
     def _status(self, folder: Path) -> ContainerStatus | None:
         if folder.name.endswith(".gone"):
@@ -220,7 +230,7 @@ class LocalBackend:
             labels = json.loads(folder.joinpath("labels.json").read_text())
         except FileNotFoundError:
             return None
-        return ContainerStatus(id=folder.name, name=folder.name, running=_read_pid(folder) is not None, labels=labels)
+        return ContainerStatus(id=folder.name, name=folder.name, running=folder.joinpath("started").exists(), labels=labels)
 
 
 class NamespaceBackend(LocalBackend):

@@ -1,0 +1,60 @@
+"""What a backend may bring beyond the Backend contract, each part on its own and announced by a Feature.
+
+A backend that declares `Feature.VOLUMES` has an attribute `volumes`, one that declares `Feature.SNAPSHOTS` has
+`snapshots`, and so on, with the protocols below; the core asks for a part by the functions here and never for one that
+was not declared. The rules for every method are those of `sandboxkit.backend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+import attrs
+
+from .backend import Backend, Feature
+from .errors import UnsupportedError
+
+__all__ = ["VolumeStatus", "Volumes", "volumes_of"]
+
+
+@attrs.frozen(kw_only=True)
+class VolumeStatus:
+    """A volume as the engine sees it."""
+
+    name: str
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+
+
+class Volumes(Protocol):
+    """Named volumes (`Feature.VOLUMES`)."""
+
+    def ensure(self, name: str, labels: Mapping[str, str]) -> None:
+        """Afterwards there is one of that name; one that was there keeps its content and labels. Any number at once."""
+        ...
+
+    def inspect(self, name: str) -> VolumeStatus | None:
+        """None when there is none."""
+        ...
+
+    def list(self, labels: Mapping[str, str]) -> Sequence[VolumeStatus]:
+        """Those with all these labels; an empty value matches any."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Whether it is gone; False when a container, running or not, uses it: then nothing was changed."""
+        ...
+
+
+def volumes_of(backend: Backend, wanted_for: str) -> Volumes:
+    """The part, or UnsupportedError that names what it was wanted for."""
+    return cast(Volumes, _part(backend, Feature.VOLUMES, "volumes", wanted_for))
+
+
+def _part(backend: Backend, feature: Feature, name: str, wanted_for: str) -> object:
+    if feature not in backend.features:
+        raise UnsupportedError(
+            f"The backend {backend.name} has no {wanted_for}. Leave it out, or use another backend.",
+            details={"feature": feature.value},
+        )
+    return getattr(backend, name)

@@ -1,0 +1,410 @@
+"""KILL and timeouts: the whole tree goes, however it tries to stay. PROTOCOL.md section 5.4.
+
+Every test first sees the processes alive.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent import driver
+from tests.agent.conftest import UID, StartAgent
+from tests.agent.driver import BY_ITSELF, BY_KILL, STDIN, TIMEOUT, WANT_STARTED, Agent, commands_of, wait_until
+
+SOON = 5.0  # seconds; in truth milliseconds
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", script]
+
+
+DEEP = """
+import os, time
+depth = 0
+while depth < 100 and os.fork() == 0:
+    depth += 1
+if depth == 100:
+    os.write(1, b"ready")
+time.sleep(1000)
+"""
+THREADS = """
+import subprocess, threading, time
+def run(last):
+    subprocess.Popen(["sleep", "1000"])
+    if last:
+        print("ready", flush=True)
+    time.sleep(1000)
+for i in range(20):
+    threading.Thread(target=run, args=(i == 19,)).start()
+"""
+SUBREAPER = """
+import ctypes, os, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        os.write(1, b"ready")
+    else:
+        os._exit(0)
+time.sleep(1000)
+"""
+# A sibling of its parent: a direct child of the supervisor.
+CLONE_PARENT = """
+import ctypes, os, time
+number = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+if ctypes.CDLL(None).syscall(number, 0x8000 | 17, 0, 0, 0, 0) == 0:
+    os.setsid()
+    os.write(1, b"ready")
+time.sleep(1000)
+"""
+TREES = {
+    "one process": (1, ["sh", "-c", "echo ready; exec sleep 1000"]),
+    "a pipeline": (3, ["sh", "-c", "sleep 1000 | sleep 1000 & echo ready; wait"]),
+    "another session": (2, ["sh", "-c", "setsid sleep 1000 & echo ready; wait"]),
+    "daemons": (4, ["sh", "-c", "(setsid sh -c 'sleep 1000 & sleep 1000' &) ; sleep 0.1; echo ready; sleep 1000"]),
+    "a stopped child": (2, ["sh", "-c", "sleep 1000 & kill -STOP $!; echo ready; wait"]),
+    "a stopped command": (1, ["sh", "-c", "echo ready; kill -STOP $$"]),
+    "ignored signals": (2, ["sh", "-c", "trap '' TERM HUP INT QUIT; sleep 1000 & echo ready; wait; sleep 1000"]),
+    "a wide tree": (201, ["sh", "-c", "for i in $(seq 200); do sleep 1000 & done; echo ready; wait"]),
+    "a deep tree": (101, python(DEEP)),
+    "children of threads": (21, python(THREADS)),
+    "a subreaper of its own": (2, python(SUBREAPER)),
+    "a sibling of its parent": (2, python(CLONE_PARENT)),
+    "a command that is a zombie": (1, ["sh", "-c", "sh -c 'sleep 0.05; echo ready; exec sleep 1000' & exec sleep 1000"]),
+}
+
+
+def start_tree(agent: Agent, name: str, timeout_ms: int = 0, grace_ms: int = 0) -> driver.Command:
+    least, argv = TREES[name]
+    command = agent.start(*argv, timeout_ms=timeout_ms, grace_ms=grace_ms)
+    agent.wait_output(command, b"ready")
+    wait_until(f"{least} processes", lambda: len(commands_of(agent)) >= least)
+    return command
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_kill_at_once(any_agent: Agent, name: str) -> None:
+    command = start_tree(any_agent, name)
+    begin = time.monotonic()
+    any_agent.kill(command)
+    end = any_agent.wait(command)
+    assert time.monotonic() - begin < SOON
+    assert commands_of(any_agent) == []
+    assert (end.how, end.signal, end.reason, end.pids) == (1, signal.SIGKILL, BY_KILL, ())
+    _, end = any_agent.run("true")
+    assert end.exit_code == 0
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_kill_with_a_grace(any_agent: Agent, name: str) -> None:
+    command = start_tree(any_agent, name)
+    any_agent.kill(command, grace_ms=300)
+    begin = time.monotonic()
+    end = any_agent.wait(command)
+    took = time.monotonic() - begin
+    assert commands_of(any_agent) == []
+    assert end.reason == BY_KILL
+    stubborn = name == "ignored signals"
+    assert (end.how, end.signal) == (1, signal.SIGKILL if stubborn else signal.SIGTERM)
+    assert (0.25 < took < SOON) if stubborn else (took < SOON)
+
+
+@pytest.mark.parametrize("name", ["one process", "daemons", "ignored signals"])
+@pytest.mark.parametrize("grace_ms", [0, 200])
+def test_timeout(any_agent: Agent, name: str, grace_ms: int) -> None:
+    begin = time.monotonic()
+    command = start_tree(any_agent, name, timeout_ms=400, grace_ms=grace_ms)
+    assert time.monotonic() - begin < 0.4, "too slow a machine for this test"
+    end = any_agent.wait(command)
+    took = time.monotonic() - begin
+    assert commands_of(any_agent) == []
+    stubborn = name == "ignored signals"
+    assert (end.how, end.signal) == (1, signal.SIGTERM if grace_ms and not stubborn else signal.SIGKILL)
+    assert (end.reason, end.pids) == (TIMEOUT, ())
+    least = 0.4 + (grace_ms / 1000 if stubborn else 0)
+    assert least <= took < least + SOON
+
+
+def test_timeouts_are_precise(agent: Agent) -> None:
+    for milliseconds in (1, 5, 20, 50):
+        commands = [agent.start("sleep", "1000", timeout_ms=milliseconds) for _ in range(3)]
+        for command in commands:
+            end = agent.wait(command)
+            assert end.reason == TIMEOUT
+            assert milliseconds * 1000 <= end.wall < milliseconds * 1000 + 1_000_000
+
+
+def test_a_timeout_that_is_not_reached(agent: Agent) -> None:
+    _, end = agent.run("sh", "-c", "exit 3", timeout_ms=60_000, grace_ms=1000)
+    assert (end.exit_code, end.reason) == (3, BY_ITSELF)
+
+
+def test_output_so_far_is_kept(agent: Agent) -> None:
+    command, end = agent.run("sh", "-c", "printf out; printf err >&2; sleep 1000", timeout_ms=300)
+    assert end.reason == TIMEOUT
+    assert (bytes(command.stdout), bytes(command.stderr)) == (b"out", b"err")
+
+
+def test_a_command_may_use_its_grace(agent: Agent) -> None:
+    script = "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
+    command = agent.start("sh", "-c", script)
+    agent.wait_output(command, b"ready\n")
+    agent.kill(command, grace_ms=20_000)
+    end = agent.wait(command)
+    assert bytes(command.stdout) == b"ready\nbye\n"
+    assert (end.exit_code, end.reason) == (5, BY_KILL)
+
+
+def test_a_stopped_command_gets_its_grace(agent: Agent) -> None:
+    command = agent.start("sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; kill -STOP $$; sleep 1000")
+    agent.wait_output(command, b"ready\n")
+    wait_until("it is stopped", lambda: any(is_stopped(pid) for pid in commands_of(agent)))
+    agent.kill(command, grace_ms=20_000)
+    assert agent.wait(command).exit_code == 5
+
+
+def is_stopped(pid: int) -> bool:
+    fields = driver.stat_fields(pid)
+    return fields is not None and fields[0] == "T"
+
+
+def test_the_grace_is_for_the_whole_tree(agent: Agent) -> None:
+    """The command itself goes at the first signal, a child of it does not."""
+    script = "trap 'exit 0' TERM; (trap '' TERM; echo ready; sleep 1000; sleep 1000) & while :; do sleep 0.01; done"
+    command = agent.start("sh", "-c", script)
+    agent.wait_output(command, b"ready\n")
+    begin = time.monotonic()
+    agent.kill(command, grace_ms=300)
+    end = agent.wait(command)
+    assert 0.25 < time.monotonic() - begin < SOON
+    assert (end.exit_code, end.reason, end.pids) == (0, BY_KILL, ())
+    assert commands_of(agent) == []
+
+
+def test_a_second_kill_shortens_the_grace(agent: Agent) -> None:
+    for second in (0, 100):
+        command = start_tree(agent, "ignored signals")
+        agent.kill(command, grace_ms=1_000_000)
+        agent.ping()
+        agent.kill(command, grace_ms=second)
+        begin = time.monotonic()
+        assert agent.wait(command).signal == signal.SIGKILL
+        assert time.monotonic() - begin < SOON
+
+
+def test_a_second_kill_never_lengthens_the_grace(agent: Agent) -> None:
+    command = start_tree(agent, "ignored signals")
+    begin = time.monotonic()
+    agent.kill(command, grace_ms=200)
+    agent.kill(command, grace_ms=1_000_000)
+    agent.wait(command)
+    assert time.monotonic() - begin < SOON
+
+
+def test_a_kill_shortens_the_grace_of_a_timeout(agent: Agent) -> None:
+    command = start_tree(agent, "ignored signals", timeout_ms=1000, grace_ms=1_000_000)
+    wait_until("it has timed out", lambda: time.monotonic() > 0)
+    time.sleep(1.05)  # the timeout itself cannot be observed
+    agent.kill(command)
+    end = agent.wait(command)
+    assert (end.signal, end.reason) == (signal.SIGKILL, TIMEOUT)
+
+
+def test_a_timeout_is_off_once_the_command_is_being_killed(agent: Agent) -> None:
+    script = "trap 'sleep 0.4; exit 6' TERM; echo ready; while :; do sleep 0.01; done"
+    command = agent.start("sh", "-c", script, timeout_ms=200, grace_ms=10_000)
+    agent.wait_output(command, b"ready\n")
+    agent.kill(command, grace_ms=10_000)
+    end = agent.wait(command)
+    assert (end.exit_code, end.reason) == (6, BY_KILL)
+
+
+def test_kill_before_the_command_has_begun(any_agent: Agent) -> None:
+    for _ in range(50):
+        command = any_agent.start("sleep", "1000")
+        any_agent.kill(command)
+        end = any_agent.wait(command)
+        assert (end.how, end.signal, end.reason) == (1, signal.SIGKILL, BY_KILL)
+    assert commands_of(any_agent) == []
+
+
+def test_kill_crossing_with_the_end(any_agent: Agent) -> None:
+    """Whoever wins, there is one EXIT, and its reason is true."""
+    for number in range(100):
+        command = any_agent.start("true")
+        if number % 2:
+            any_agent.ping()
+        any_agent.kill(command, grace_ms=number % 3)
+        end = any_agent.wait(command)
+        if end.reason == BY_ITSELF:
+            assert end.exit_code == 0
+        else:
+            assert end.reason == BY_KILL
+
+
+def test_kill_of_a_command_that_ended_but_waits_for_credit(agent: Agent) -> None:
+    command = agent.start("printf", "12345", window=0, auto_grant=False, flags=WANT_STARTED)
+    pid = agent.wait_started(command)
+    wait_until("it has ended", lambda: driver.stat_fields(pid) is None)
+    agent.ping()
+    agent.kill(command)
+    agent.grant(command, 100)
+    end = agent.wait(command)
+    assert bytes(command.stdout) == b"12345"
+    assert (end.exit_code, end.reason) == (0, BY_ITSELF)
+
+
+def test_kill_reaches_the_background_while_exit_waits_for_credit(agent: Agent) -> None:
+    command = agent.start("sh", "-c", "sleep 1000 & echo hi", window=0, auto_grant=False, flags=WANT_STARTED)
+    pid = agent.wait_started(command)
+    wait_until("it has ended", lambda: driver.stat_fields(pid) is None)
+    agent.ping()
+    assert len(commands_of(agent)) == 1
+    agent.kill(command)
+    agent.grant(command, 100)
+    end = agent.wait(command)
+    assert (end.exit_code, end.reason, end.pids) == (0, BY_KILL, ())
+    assert commands_of(agent) == []
+
+
+def test_kill_of_a_command_without_credit(agent: Agent) -> None:
+    command = agent.start("yes", window=10, auto_grant=False)
+    while command.total < 10:
+        assert agent.step()
+    agent.kill(command)
+    wait_until("it is dead", lambda: commands_of(agent) == [])
+    agent.grant(command, 1 << 20)
+    assert agent.wait(command).signal == signal.SIGKILL
+
+
+def test_kill_of_a_command_that_does_not_read(agent: Agent) -> None:
+    command = agent.start("sleep", "1000", flags=STDIN)
+    command.credit -= 65536
+    agent.send_raw(driver.encode(command.channel, driver.DATA, b"x" * 65536))
+    agent.kill(command)
+    assert agent.wait(command).signal == signal.SIGKILL
+
+
+def test_a_hundred_kills_at_once(agent: Agent) -> None:
+    commands = [agent.start("sh", "-c", "sleep 1000 & echo ready; wait") for _ in range(100)]
+    for command in commands:
+        agent.wait_output(command, b"ready\n")
+    assert len(commands_of(agent)) == 200
+    begin = time.monotonic()
+    for command in commands:
+        agent.kill(command)
+    for command in commands:
+        assert agent.wait(command).signal == signal.SIGKILL
+    assert time.monotonic() - begin < SOON
+    assert commands_of(agent) == []
+
+
+# -- processes that multiply ----------------------------------------------------------------------------------------
+
+# Forks and ends, for ever: always another number.
+COMET = "import os\nos.write(1, b'ready')\nos.setsid() if os.fork() == 0 else os._exit(0)\n" + (
+    "while True:\n    if os.fork(): os._exit(0)\n"
+)
+# Each killed child is replaced, by a parent that looks out for it.
+HYDRA = """
+import os, time
+def grow(depth):
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            grow(depth + 1) if depth < 3 else time.sleep(1000)
+        if depth == 0:
+            os.write(1, b"ready")
+        os.waitpid(pid, 0)
+for _ in range(10):
+    if os.fork() == 0:
+        grow(1)
+grow(0)
+"""
+
+
+@pytest.mark.parametrize("script", [COMET, HYDRA], ids=["comet", "hydra"])
+def test_processes_that_renew_themselves_die(any_agent: Agent, script: str) -> None:
+    command = any_agent.start(*python(script), keep=True)
+    any_agent.wait_output(command, b"ready")
+    wait_until("it lives", lambda: commands_of(any_agent) != [])
+    begin = time.monotonic()
+    any_agent.kill(command)
+    end = any_agent.wait(command)
+    assert time.monotonic() - begin < SOON
+    assert end.reason == BY_KILL if script == HYDRA else end.reason in (BY_KILL, BY_ITSELF)
+    if end.reason == BY_KILL:
+        assert commands_of(any_agent) == []
+
+
+def test_a_comet_dies_by_its_timeout(any_agent: Agent) -> None:
+    script = COMET.replace("else os._exit(0)", "else __import__('time').sleep(1000)")
+    command = any_agent.start(*python(script), timeout_ms=500)
+    any_agent.wait_output(command, b"ready")
+    assert any_agent.wait(command).reason == TIMEOUT
+    assert commands_of(any_agent) == []
+
+
+def limited(start_agent: StartAgent, binary: Path, folder: Path, processes: int) -> Agent:
+    """An agent of a user of its own, with so many processes."""
+    import shutil
+
+    if os.geteuid() != 0:
+        pytest.skip("needs a user without other processes")
+    prefix = (f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "prlimit", f"--nproc={processes}")
+    return start_agent(binary=shutil.copy2(binary, folder / "agent"), prefix=("setpriv", *prefix))
+
+
+BOMB = "bomb() { bomb | bomb & }; bomb; echo ready; sleep 1000"
+
+
+def test_a_fork_bomb_dies(start_agent: StartAgent, binary: Path, public_folder: Path) -> None:
+    agent = limited(start_agent, binary, public_folder, 120)
+    for _ in range(3):
+        command = agent.start("sh", "-c", BOMB, timeout_ms=1500)
+        wait_until("it is full", lambda: len(commands_of(agent)) > 60)
+        begin = time.monotonic()
+        agent.kill(command)
+        end = agent.wait(command, timeout=20)
+        assert time.monotonic() - begin < 10
+        assert end.reason in (BY_KILL, TIMEOUT, BY_ITSELF)
+        agent.ping()
+        if end.reason != BY_ITSELF:
+            assert commands_of(agent) == []
+    _, end = agent.run("echo")
+    assert end.exit_code == 0
+
+
+def test_no_process_left_but_the_spare(start_agent: StartAgent, binary: Path, public_folder: Path) -> None:
+    """The agent and its spare are all that the limit allows: the spare runs a command, and the next is told why not."""
+    agent = limited(start_agent, binary, public_folder, 3)
+    wait_until("the spare is there", lambda: len(driver.supervisors_of(agent)) == 2)
+    command = agent.start("sleep", "1000", flags=WANT_STARTED)
+    agent.wait_started(command)
+    for _ in range(3):
+        error = agent.wait_error(agent.start("true"))
+        assert (error.code, error.errno) == (driver.BUSY, errno.EAGAIN)
+    agent.kill(command)
+    assert agent.wait(command).signal == signal.SIGKILL
+    for _ in range(20):
+        wait_until("there is room", lambda: len(driver.supervisors_of(agent)) == 2)
+        assert agent.run("true")[1].exit_code == 0
+
+
+def test_room_for_a_supervisor_and_no_command(start_agent: StartAgent, binary: Path, public_folder: Path) -> None:
+    agent = limited(start_agent, binary, public_folder, 4)
+    wait_until("the spare is there", lambda: len(driver.supervisors_of(agent)) == 2)
+    command = agent.start("sleep", "1000", flags=WANT_STARTED)
+    agent.wait_started(command)
+    for _ in range(3):
+        error = agent.wait_error(agent.start("true"))
+        assert (error.code, error.errno) == (driver.BUSY, errno.EAGAIN)
+    agent.kill(command)
+    assert agent.wait(command).signal == signal.SIGKILL

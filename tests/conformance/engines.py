@@ -1,0 +1,130 @@
+"""The engines that `make engines` set up, as the suite's classes take them, and a direct way to ask one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from sandboxkit.backend import Backend, ContainerSpec, Feature
+from sandboxkit.conformance import Conformance
+
+FILE = Path(__file__).parent.parent.parent / "build/engines.json"
+ADVICE = "run `make engines images`"
+
+IMAGES = {
+    "shell": "sandboxkit-test/busybox",
+    "python": "sandboxkit-test/python",
+    "empty": "sandboxkit-test/empty",
+    "static": "sandboxkit-test/static",
+    "nonroot": "sandboxkit-test/nonroot",
+}
+
+
+def address(backend: str, *, rootless: bool) -> str:
+    """The URL of an engine; AssertionError saying what to do when there is none."""
+    assert FILE.is_file(), f"{FILE} is missing: {ADVICE}"
+    found = [e["url"] for e in json.loads(FILE.read_text()) if (e["backend"], e["rootless"]) == (backend, rootless)]
+    assert found, f"{FILE} has no {'rootless ' if rootless else ''}{backend}: {ADVICE}"
+    url: str = found[0]
+    return url
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=30)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(url: str, path: str) -> Any:
+    """GET of Docker's API, which Podman speaks too; None for what is not there."""
+    connection = _UnixConnection(url.removeprefix("unix://"))
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+    except OSError as error:
+        raise AssertionError(f"nothing answers at {url} ({error}): {ADVICE}") from error
+    finally:
+        connection.close()
+    if response.status == 404:
+        return None
+    assert response.status == 200, f"{path} at {url}: {response.status} {body[:500]!r}"
+    return json.loads(body)
+
+
+class Volumes:
+    """The anonymous volumes that containers brought along. Others use the same engine, so each container is asked for its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+
+    def note(self, container_id: str) -> None:
+        """Ask a new container which volumes it has."""
+        found = ask(self._url, f"/containers/{container_id}/json")
+        names = {mount["Name"] for mount in (found or {}).get("Mounts", []) if mount.get("Name")}
+        with self._lock:
+            self._known |= {name for name in names if not name.startswith("sandboxkit-agent-")}
+
+    def left(self) -> set[str]:
+        """Those that are still there."""
+        with self._lock:
+            known = set(self._known)
+        left = {name for name in known if ask(self._url, f"/volumes/{quote(name)}") is not None}
+        with self._lock:
+            self._known -= known - left
+        return left
+
+
+class Engine(Conformance):
+    """A container engine of this host, with the volumes of its containers in the leak check."""
+
+    images = IMAGES
+    backend_name: ClassVar[str]
+    rootless: ClassVar[bool] = False
+    _volumes: ClassVar[Volumes | None] = None
+
+    @classmethod
+    def connect(cls, url: str) -> Backend:
+        """The backend under test."""
+        raise NotImplementedError
+
+    @classmethod
+    def make_backend(cls) -> Backend:
+        url = address(cls.backend_name, rootless=cls.rootless)
+        assert ask(url, "/version") is not None
+        if cls._volumes is None:
+            cls._volumes = Volumes(url)
+        return _noting(cls.connect(url), cls._volumes)
+
+    @classmethod
+    def leftovers(cls, backend: Backend) -> Collection[str]:
+        return cls._volumes.left() if cls._volumes is not None else ()
+
+
+def _noting(backend: Backend, volumes: Volumes) -> Backend:
+    """The backend, whose `create` tells `volumes` of each container."""
+    create = backend.create
+
+    def noting(spec: ContainerSpec) -> str:
+        container_id = create(spec)
+        volumes.note(container_id)
+        return container_id
+
+    backend.create = noting  # type: ignore[method-assign]
+    return backend
+
+
+EVERY = frozenset(Feature) - {Feature.HOST_FILES}

@@ -1,0 +1,26 @@
+"""The suite on Podman, with root and without."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandboxkit.backend import Backend
+from sandboxkit_podman import PodmanBackend
+
+from .engines import EVERY, Engine
+
+pytestmark = pytest.mark.engine
+
+
+class TestPodman(Engine):
+    features = EVERY
+    backend_name = "podman"
+
+    @classmethod
+    def connect(cls, url: str) -> Backend:
+        return PodmanBackend.connect(url)
+
+
+class TestPodmanRootless(TestPodman):
+    rootless = True
+    _volumes = None

@@ -1,0 +1,51 @@
+"""Ctrl-C, or anything else, at every place where CPython can run a signal handler.
+
+It runs them at the start of a Python function and after a call of a C function (and at backward jumps, which lie between
+two of those). A profile function sees exactly these places, and what it raises is raised there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+__all__ = ["at_place", "interrupted_at"]
+
+T = TypeVar("T")
+
+
+def at_place(place: int, act: Callable[[], object], call: Callable[[], T]) -> tuple[T, bool]:
+    """The value of `call()`, in which `act()` is called at the place of that number; and whether there was one."""
+    seen = 0
+    own = sys._getframe()
+
+    def look(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and frame is not own:
+            seen += 1
+            if seen == place:
+                sys.setprofile(None)
+                act()
+
+    sys.setprofile(look)
+    try:
+        value = call()
+    finally:
+        sys.setprofile(None)
+    return value, seen >= place
+
+
+def interrupted_at(place: int, call: Callable[[], object], *, swallowed: bool = False) -> bool:
+    """Whether there is a place of that number in `call()`; KeyboardInterrupt was raised there then."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        _, reached = at_place(place, interrupt, call)
+    except KeyboardInterrupt:
+        return True
+    assert swallowed or not reached, "the interrupt was swallowed"
+    return reached

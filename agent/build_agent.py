@@ -35,7 +35,8 @@ MANIFEST = "manifest.json"
 CPUS = ("x86_64", "aarch64")
 # CFLAGS holds what the tests' builds of the agent share: the language and the warnings.
 # No exceptions, so no unwind tables: a seventh of the size.
-FLAGS = ("-Os", "-static", "-s", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", *(ROOT / "agent/CFLAGS").read_text().split())
+SIZE = ("-Os", "-static", "-s", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+FLAGS = (*SIZE, *(ROOT / "agent/CFLAGS").read_text().split())
 
 
 def agent_name(cpu: str) -> str:

@@ -79,6 +79,7 @@ class ExecFlag(enum.IntFlag):
     STDIN = 1
     TTY = 2
     STARTED = 4
+    APPLET = 8
 
 
 class RefusalCode(enum.IntEnum):

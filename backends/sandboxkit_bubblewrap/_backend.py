@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
@@ -88,11 +87,11 @@ class _Container:
     """One session, from `create` to `remove`."""
 
     spec: ContainerSpec
-    user: User
-    folders: list[str]
-    root: Root | None
-    group: Group
     name_lock: socket.socket
+    user: User = attrs.field(factory=User)
+    folders: list[str] = attrs.field(factory=list)
+    root: Root | None = None
+    group: Group = attrs.field(factory=lambda: Group(1, {}))
     end: socket.socket | None = None
     errors: int | None = None
     process: Process | None = None
@@ -177,19 +176,18 @@ class BubblewrapBackend:
         """See Backend.create."""
         self._collect()
         self._check(spec.security)
-        folders = extra_folders(spec.extra_paths)
-        with contextlib.ExitStack() as undo:
-            name_lock = undo.enter_context(_lock_name(spec.name))
-            root = None if spec.image == HOST else open_root(spec.image)
-            if root is not None:
-                undo.callback(root.close)
-            user = _user(spec.security.user, root)
-            group = self._controllers.make(spec.name, spec.limits)
-            undo.callback(group.remove)
-            container = _Container(spec=spec, user=user, folders=folders, root=root, group=group, name_lock=name_lock)
-            with self._lock:
-                self._containers[spec.name] = container
-            undo.pop_all()
+        container = _Container(spec=spec, name_lock=_lock_name(spec.name))
+        try:
+            container.folders = extra_folders(spec.extra_paths)
+            if spec.image != HOST:
+                container.root = open_root(spec.image)
+            container.user = _user(spec.security.user, container.root)
+            container.group = self._controllers.make(spec.name, spec.limits)
+            self._containers[spec.name] = container
+        except BaseException:
+            self._containers.pop(spec.name, None)
+            container.close()
+            raise
         return spec.name
 
     def attach(self, container_id: str) -> ByteStream:

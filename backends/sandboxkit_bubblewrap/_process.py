@@ -9,12 +9,13 @@ dies, the agent sees the end of its stream and exits.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import resource
 import select
 import signal
-import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -89,99 +90,127 @@ class Start:
 
 
 class Process:
-    """A sandbox that runs, or has run. `remove` is for its owner alone."""
+    """A sandbox that runs, or has run. Methods may be called from any thread."""
 
     def __init__(self, start: Start, end: int, errors: int, timeout: float) -> None:
         """Start it with `end` as its standard input and output. EngineError, and nothing is left, when it can't be."""
         self._timeout = timeout
-        deadline = time.monotonic() + timeout
-        facts, facts_end = os.pipe2(os.O_CLOEXEC)
-        gate_end, gate = os.pipe2(os.O_CLOEXEC)
-        try:
-            self._keeper = _spawn(start, end, errors, facts_end, gate_end)
-        except BaseException:
-            os.close(facts)
-            os.close(gate)
-            raise
-        finally:
-            os.close(facts_end)
-            os.close(gate_end)
+        self._lock = threading.Lock()
+        self._keeper = _Child()
         self._agent: int | None = None
-        try:
-            self.pid, self.namespaces = _read_facts(facts, deadline)
-            # It waits at the gate, so it is this very process.
-            self._agent = os.pidfd_open(self.pid)
-            for limit in start.limits:
-                _limit(self.pid, *limit)
-            if start.maps is not None:
-                Path(f"/proc/{self.pid}/uid_map").write_text(start.maps[0])
-                Path(f"/proc/{self.pid}/gid_map").write_text(start.maps[1])
-            os.write(gate, b"1")
-        except BaseException as error:
-            os.close(gate)
-            gate = -1
-            self.remove()
-            if isinstance(error, (OSError, ValueError)):
-                raise EngineError(f"bubblewrap could not make the sandbox: {_tail(errors) or error}") from error
-            raise
-        finally:
-            os.close(facts)
-            if gate >= 0:
-                os.close(gate)
+        deadline = time.monotonic() + timeout
+        with contextlib.ExitStack() as open_files:
+            facts, facts_end = _pipe(open_files)
+            gate_end, gate = _pipe(open_files)
+            try:
+                self._keeper.spawn(start, (end, end, errors), facts_end, gate_end)
+                self.pid, self.namespaces = _read_facts(facts, self._keeper, deadline)
+                # It waits at the gate, so it is this very process.
+                self._agent = os.pidfd_open(self.pid)
+                for limit in start.limits:
+                    _limit(self.pid, *limit)
+                if start.maps is not None:
+                    Path(f"/proc/{self.pid}/uid_map").write_text(start.maps[0])
+                    Path(f"/proc/{self.pid}/gid_map").write_text(start.maps[1])
+                os.write(gate, b"1")
+            except BaseException as error:
+                open_files.close()
+                self.remove()
+                if isinstance(error, (OSError, ValueError)):
+                    raise EngineError(f"bubblewrap could not make the sandbox: {_tail(errors) or error}") from error
+                raise
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it is left."""
-        return self._keeper.poll() is not None
+        with self._lock:
+            return self._keeper.wait(0)
 
     def remove(self) -> None:
         """End it at once. Idempotent; EngineError when it is still there at the deadline."""
-        if self._agent is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._agent, signal.SIGKILL)
-        elif self._keeper.poll() is None:
-            # Bubblewrap's own death takes its child along, and the keeper's bubblewrap's.
-            self._keeper.kill()
-        try:
-            self._keeper.wait(self._timeout)
-        except subprocess.TimeoutExpired:
-            raise EngineError(f"The sandbox is still there after {self._timeout:g} s.", retryable=True) from None
-        if self._agent is not None:
-            os.close(self._agent)
-            self._agent = None
+        with self._lock:
+            if self._agent is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._agent, signal.SIGKILL)
+            else:
+                # Bubblewrap's own death takes its child along, and the keeper's bubblewrap's.
+                self._keeper.kill()
+            if not self._keeper.wait(self._timeout):
+                raise EngineError(f"The sandbox is still there after {self._timeout:g} s.", retryable=True)
+            if self._agent is not None:
+                os.close(self._agent)
+                self._agent = None
 
 
-def _spawn(start: Start, end: int, errors: int, facts: int, gate: int) -> subprocess.Popen[bytes]:
-    # Root writes the maps, and bubblewrap waits for that; else it makes its own, and waits before it becomes the agent.
-    block = ["--userns-block-fd" if start.maps is not None else "--block-fd", str(gate)]
-    bubblewrap = [*start.bubblewrap, "--info-fd", str(facts), *block, "--", *start.command]
-    groups = "\n".join(map(str, start.groups))
-    try:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, start.record.name, groups, *bubblewrap],
-            stdin=end,
-            stdout=end,
-            stderr=errors,
+class _Child:
+    """The keeper, a child of this process that is waited for by its handle: `subprocess` would look every few ms."""
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+        self._handles: list[int] = []
+
+    def spawn(self, start: Start, standard: tuple[int, int, int], facts: int, gate: int) -> None:
+        # Root writes the maps, and bubblewrap waits for that; else it makes its own, and waits before it becomes the agent.
+        block = ["--userns-block-fd" if start.maps is not None else "--block-fd", str(gate)]
+        bubblewrap = [*start.bubblewrap, "--info-fd", str(facts), *block, "--", *start.command]
+        groups = "\n".join(map(str, start.groups))
+        spawn = functools.partial(
+            os.posix_spawn,
+            argv=["/bin/sh", "-c", _KEEPER, start.record.name, groups, *bubblewrap],
             env={"PATH": "/usr/bin:/bin", MARK: start.record.dump()},
-            cwd="/",
-            pass_fds=[*start.descriptors, facts, gate],
-            start_new_session=True,  # out of reach of a terminal's Ctrl-C
+            # To its own number: that it is not closed by the execution.
+            file_actions=[
+                *((os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(standard)),
+                *((os.POSIX_SPAWN_DUP2, each, each) for each in (*start.descriptors, facts, gate)),
+            ],
+            setsid=True,  # out of reach of a terminal's Ctrl-C
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+            setsigmask=[],
         )
-    except (OSError, ValueError) as error:
-        raise EngineError(f"bubblewrap can't be started: {error}") from error
+        self._pids.extend(map(spawn, ("/bin/sh",)))  # so that Ctrl-C can't come before the pid is known here
+        self._handles.extend(map(os.pidfd_open, self._pids))
+
+    def kill(self) -> None:
+        if self._pids:
+            os.kill(self._pids[0], signal.SIGKILL)  # not waited for yet, so it is this very process
+
+    def wait(self, seconds: float) -> bool:
+        # Whether it has ended.
+        if not self._pids:
+            return True
+        if self._handles and not _readable(self._handles[0], seconds):
+            return False
+        pid, _ = os.waitpid(self._pids[0], 0)
+        self._pids.clear()
+        while self._handles:
+            os.close(self._handles.pop())
+        return True
 
 
-def _read_facts(facts: int, deadline: float) -> tuple[int, Mapping[str, int]]:
-    # Bubblewrap writes a JSON object; the keeper holds the other end too, so there is no end of file to wait for.
+def _pipe(owner: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe2(os.O_CLOEXEC)
+    for end in ends:
+        owner.callback(os.close, end)
+    return ends
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    # `poll` takes descriptors of any number, which `select` does not.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(seconds, 0) * 1000))
+
+
+def _read_facts(facts: int, keeper: _Child, deadline: float) -> tuple[int, Mapping[str, int]]:
+    # Bubblewrap writes a JSON object. The keeper holds the other end too, and this process as well: no end of file comes.
     text = b""
     while not text.endswith(b"}\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([facts], [], [], left)[0]:
-            raise TimeoutError("it did not come up in time")
-        chunk = os.read(facts, 4096)
-        if not chunk:
+        if _readable(facts, 0.05):
+            text += os.read(facts, 4096)
+        elif keeper.wait(0):
             raise ValueError("it ended at once")
-        text += chunk
+        elif time.monotonic() > deadline:
+            raise TimeoutError("it did not come up in time")
     found = json.loads(text)
     return int(found.pop("child-pid")), found
 
@@ -229,7 +258,7 @@ def end_other(pid: int, record: Record, timeout: float) -> None:
                 with _handle(child, record) as handle, contextlib.suppress(ProcessLookupError):
                     if handle is not None:
                         signal.pidfd_send_signal(handle, signal.SIGKILL)
-        if not select.select([keeper], [], [], max(deadline - time.monotonic(), 0))[0]:
+        if not _readable(keeper, deadline - time.monotonic()):
             raise EngineError(f"{record.name} is still there after {timeout:g} s.", retryable=True)
 
 

@@ -28,7 +28,7 @@ def addresses(url: str | None) -> Iterator[Address]:
         return
     host = os.environ.get("DOCKER_HOST")
     if host:
-        yield Address(check_url(host, _SCHEMES, _EXAMPLE), "DOCKER_HOST")
+        yield Address(check_url(host, _SCHEMES, _EXAMPLE, "DOCKER_HOST"), "DOCKER_HOST")
         return
     context = _context()
     if context is not None:

@@ -32,7 +32,7 @@ def addresses(url: str | None) -> Iterator[Address]:
         return
     host = os.environ.get("CONTAINER_HOST")
     if host:
-        yield Address(check_url(host, _SCHEMES, _EXAMPLE), "CONTAINER_HOST")
+        yield Address(check_url(host, _SCHEMES, _EXAMPLE, "CONTAINER_HOST"), "CONTAINER_HOST")
         return
     name = os.environ.get("CONTAINER_CONNECTION")
     if name:

@@ -96,7 +96,7 @@ class Hostile(Suite):
     def test_a_command_that_stops_all_others_stops_nothing(self, session: Session) -> None:
         """kill -STOP -1 reaches every supervisor there is."""
         path = fresh()
-        other = Background(lambda: sh(session, 'touch "$1"; sleep 0.2; exit 4', path, timeout=5, kill_grace=0))
+        other = Background(lambda: sh(session, 'touch "$1"; sleep 0.2; exit 4', path, timeout=2, kill_grace=0))
         wait_for_file(session, path)
         result = sh(session, "kill -STOP -1; exit 3", timeout=10, kill_grace=0)
         assert result.exit_code in (3, 137)

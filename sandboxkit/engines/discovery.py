@@ -44,12 +44,12 @@ class Address:
         return f"{self.url} (from {self.source})" if self.source else self.url
 
 
-def check_url(url: object, schemes: Sequence[str], example: str) -> str:
+def check_url(url: object, schemes: Sequence[str], example: str, field: str = "url") -> str:
     """The url, or ConfigError when it is malformed; ssh:// passes, and is refused with advice when it is tried."""
     accepted = f"an address such as {example!r}; schemes: {', '.join(schemes)}"
 
     def refuse() -> ConfigError:
-        return ConfigError(f"url is {str(url)[:200]!r}; accepted: {accepted}", details={"field": "url"})
+        return ConfigError(f"{field} is {str(url)[:200]!r}; accepted: {accepted}", details={"field": field})
 
     if not isinstance(url, str):
         raise refuse()

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.agent import driver
+from tests.agent.conftest import NAMESPACE, StartAgent
 from tests.agent.driver import BY_ITSELF, BY_KILL, INTERNAL, WANT_STARTED, Agent, commands_of, wait_until
 
 SOON = 5.0
@@ -28,12 +29,9 @@ def works(agent: Agent, times: int = 5) -> None:
 
 
 @pytest.fixture(params=["local", "pid1"])
-def victim(request: pytest.FixtureRequest) -> Agent:
+def victim(request: pytest.FixtureRequest, start_agent: StartAgent) -> Agent:
     """For attacks on the command's own supervisor only, which harm nobody else."""
-    name = "agent" if request.param == "local" else "pid1"
-    found = request.getfixturevalue(name)
-    assert isinstance(found, Agent)
-    return found
+    return start_agent(prefix=NAMESPACE if request.param == "pid1" else ())
 
 
 def test_killing_the_supervisor(victim: Agent) -> None:

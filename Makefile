@@ -15,7 +15,7 @@ APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes
 BUILD_REQUIRES := $(shell sed -n 's/^requires = \[\(.*\)\].*/\1/p' pyproject.toml | tr -d ,)
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 # A new package in backends/ has to be installed to be found; the folder's time tells.
-PACKAGE := pyproject.toml agent/build_agent.py backends
+PACKAGE := pyproject.toml setup.cfg agent/build_agent.py backends
 
 help:  ## print this list (the default)
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

@@ -12,6 +12,7 @@
  *   reap.c       children that ended                 beneath.c     the working folder, resolved beneath the workspace
  *   tree.c       /proc walks and signals             wire.c request.c text.c   pure helpers
  *   applet*.c    functions in the place of programs: see applet.h
+ *   detached.c   without a stream, lifetimes         connect.c     the program's other mode
  *   hardening.c  user, capabilities, landlock        denylist.c    seccomp
  *
  * Three kinds of process run this program: the agent itself, one supervisor for each command, and the command's own
@@ -27,6 +28,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include "detached.h"
 #include "hardening.h"
 #include "request.h"
 #include "text.h"
@@ -209,6 +211,7 @@ struct agent {
     struct found found; /* by HELLO's no_new_privs and seccomp: the engine's doing */
     bool deny_list;
     int landlock; /* its version, or 0 */
+    struct detached detached;
     struct input input;
     struct output output;
     bool hello_pending;
@@ -218,7 +221,7 @@ struct agent {
     unsigned char pong[8];
     uint32_t last_channel;
     struct channel *spare;
-    bool spare_blocked; /* no process or descriptor for one: not tried again before something ended */
+    bool spare_scarce; /* no process or descriptor was left for one */
     int64_t spare_retry_us;
     uint16_t enlarged;  /* pipes made larger right now */
     bool sweeping;      /* there may be escapees */
@@ -285,7 +288,7 @@ void exec_give_up(struct channel *channel, uint16_t code, int error, const char 
 /* spawn.c: 0, or an errno and nothing is left behind. */
 int spawn(struct agent *agent, struct channel *channel, const struct request *terminal);
 void spawn_spare(struct agent *agent);
-void spare_drop(struct agent *agent);
+void spare_drop(struct agent *agent, bool scarce);
 
 /* The ends that go to the command. A terminal is `input` alone. */
 struct ends {

@@ -66,7 +66,7 @@ static struct channel *use_spare(struct agent *agent, const unsigned char *paylo
         return NULL;
     request_store(channel, payload, size);
     if (!hand_over(channel)) {
-        spare_drop(agent);
+        spare_drop(agent, false);
         return NULL;
     }
     agent->spare = NULL;

@@ -5,7 +5,8 @@ static void act_on_configure(struct agent *agent, const struct frame *frame, con
         session_broken(agent, "CONFIGURE in the wrong place");
     if (get_u16(payload) != PROTOCOL_VERSION)
         session_broken(agent, "CONFIGURE with another protocol version");
-    agent->configured = true; /* version 1 knows no key */
+    agent->configured = true;
+    lifetime_configure(agent, (const char *)payload + 4, frame->length - 4);
 }
 
 static void act_on_ping(struct agent *agent, const struct frame *frame, const unsigned char *payload) {

@@ -44,8 +44,11 @@ void input_serve(struct agent *agent) {
     ssize_t got = read(FD_INPUT, input->bytes + input->length, limit - input->length);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (got <= 0)
-        session_end(agent, 0);
+    if (got <= 0) {
+        detached_host_gone(agent);
+        return;
+    }
+    agent->detached.active = true;
     input->length += (size_t)got;
     act_on_frames(agent);
     if (limit > INPUT_SOFT && input->length <= INPUT_SOFT &&

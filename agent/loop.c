@@ -8,7 +8,7 @@
 
 /* Who is waited for, and who is served in which order. Nothing here ever waits but poll. */
 
-#define POLLED_MAX (3u + 4u * TABLE_SIZE)
+#define POLLED_MAX (5u + 4u * TABLE_SIZE)
 
 struct polled {
     nfds_t count;
@@ -64,13 +64,17 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     struct output *output = &agent->output;
     polled->count = 0;
     watch(polled, FD_SIGNALS, POLLIN);
-    polled->fds[polled->count++] = (struct pollfd){.fd = agent->input.stalled ? -1 : FD_INPUT, .events = POLLIN};
+    polled->fds[polled->count++] = (struct pollfd){.fd = agent->input.stalled || !agent->detached.attached ? -1 : FD_INPUT, .events = POLLIN};
     polled->fds[polled->count++] =
         (struct pollfd){.fd = output->tail > output->head ? output->fd : -1, .events = POLLOUT};
+    polled->fds[polled->count++] = (struct pollfd){.fd = detached_listener(agent), .events = POLLIN};
+    polled->fds[polled->count++] = (struct pollfd){.fd = detached_waiting(agent), .events = POLLIN};
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
     int64_t next = end_next(agent);
-    if (agent->spare == NULL && !agent->spare_blocked && agent->free_count > 0 && agent->spare_retry_us < next)
+    if (lifetime_next(agent) < next)
+        next = lifetime_next(agent);
+    if (agent->spare == NULL && agent->free_count > 0 && agent->spare_retry_us < next)
         next = agent->spare_retry_us;
     if (agent->input.stalled && agent->refusal_count < REFUSALS)
         next = 0; /* the answers have gone out: on with the frames behind them */
@@ -140,11 +144,11 @@ static void tidy(struct agent *agent) {
 
 _Noreturn void loop_run(struct agent *agent) {
     static struct polled polled;
-    agent->hello_pending = true;
+    agent->hello_pending = agent->detached.attached;
     for (;;) {
         reply_all(agent);
         if (agent->output.broken)
-            session_end(agent, 0);
+            detached_host_gone(agent);
         tidy(agent);
         spawn_spare(agent);
         wait_for_events(agent, &polled);
@@ -153,6 +157,8 @@ _Noreturn void loop_run(struct agent *agent) {
         if (polled.fds[1].revents != 0 || agent->input.stalled)
             input_serve(agent);
         end_timers(agent, now_us());
+        lifetime_check(agent, now_us());
         serve_channels(agent, &polled);
+        detached_serve(agent, polled.fds[3].revents != 0, polled.fds[4].revents != 0);
     }
 }

@@ -24,14 +24,24 @@ static _Noreturn void setup_failed(const char *what) {
 struct options {
     const char *workspace;
     bool confine;
+    bool detached;
+    int64_t ttl_us;
+    int64_t idle_us;
     bool become;
     uid_t uid;
     gid_t gid;
 };
 
 static _Noreturn void usage(void) {
-    complain("usage: agent [--workspace FOLDER] [--confine [--user UID:GID]], the host on standard input and output", NULL);
+    complain("usage: agent [--workspace FOLDER] [--detached] [--ttl MS] [--idle MS] [--confine [--user UID:GID]], the host on standard input and output", NULL);
     _exit(EXIT_USAGE);
+}
+
+static int64_t parse_ms(const char *text) {
+    uint64_t ms = parse_u64(text, 0);
+    if (ms == 0 || ms > UINT32_MAX * 1000ull)
+        usage();
+    return (int64_t)ms * 1000;
 }
 
 static void parse_user(const char *text, struct options *options) {
@@ -53,10 +63,18 @@ static struct options parse_arguments(int argc, char **argv) {
             options.confine = true;
             continue;
         }
+        if (strcmp(argv[i], "--detached") == 0) {
+            options.detached = true;
+            continue;
+        }
         if (strcmp(argv[i], "--workspace") == 0 && value != NULL)
             options.workspace = value;
         else if (strcmp(argv[i], "--user") == 0 && value != NULL)
             parse_user(value, &options);
+        else if (strcmp(argv[i], "--ttl") == 0 && value != NULL)
+            options.ttl_us = parse_ms(value);
+        else if (strcmp(argv[i], "--idle") == 0 && value != NULL)
+            options.idle_us = parse_ms(value);
         else
             usage();
         i++;
@@ -152,6 +170,16 @@ static void harden(struct agent *agent, const struct options *options) {
     agent->found = hardening_found();
 }
 
+static void open_detached(struct agent *agent, const struct options *options) {
+    agent->detached.on = options->detached;
+    agent->detached.ttl_us = options->ttl_us;
+    agent->detached.idle_us = options->idle_us;
+    detached_take_token(agent);
+    if (!detached_open(agent))
+        setup_failed("the socket of a detached session");
+    lifetime_begin(agent, now_us());
+}
+
 static void *map(size_t size, int kind) {
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -178,6 +206,8 @@ static void open_memory(struct agent *agent) {
 
 int main(int argc, char **argv) {
     struct agent *agent = &the_agent;
+    if (argc > 1 && strcmp(argv[1], "connect") == 0)
+        connect_run(argc, argv);
     const struct options options = parse_arguments(argc, argv);
     agent->pid = getpid();
     if (options.confine)
@@ -193,6 +223,7 @@ int main(int argc, char **argv) {
     open_memory(agent);
     table_open(agent);
     tree_open(agent);
+    open_detached(agent, &options);
     harden(agent, &options);
     /* From here on PID 1 may not exit while the host is there: every failure below is an answer, not an end. */
     loop_run(agent);

@@ -39,8 +39,7 @@ static void take_status(struct channel *channel, int32_t status, uint64_t ended,
 static void command_ended(struct agent *agent, struct channel *channel) {
     const struct slot *slot = channel->slot;
     if (channel->state == CHANNEL_SPARE) {
-        agent->spare_blocked = slot->verdict == VERDICT_BUSY;
-        spare_drop(agent);
+        spare_drop(agent, slot->verdict == VERDICT_BUSY);
     }
     if (channel->state != CHANNEL_OPEN || channel->exited)
         return;
@@ -90,10 +89,10 @@ void control_serve(struct agent *agent, struct channel *channel) {
 static void supervisor_gone(struct agent *agent, struct channel *channel, int status) {
     control_serve(agent, channel); /* its last words */
     channel->supervisor = 0;
-    if (channel->slot->verdict != VERDICT_BUSY)
-        agent->spare_blocked = false;
+    if (agent->spare_scarce && channel->slot->verdict != VERDICT_BUSY)
+        agent->spare_retry_us = 0;
     if (channel->state == CHANNEL_SPARE)
-        spare_drop(agent);
+        spare_drop(agent, false);
     if (status == 0) { /* nothing was left to reap */
         channel->tree_gone = true;
         if (channel->state == CHANNEL_OPEN)

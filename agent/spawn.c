@@ -6,7 +6,8 @@
 
 #include "agent.h"
 
-#define SPARE_RETRY_US 20000 /* after a spare was killed: whoever did it may do it again at once */
+#define SPARE_KILLED_US 20000  /* until the next one: whoever killed it may do it again at once */
+#define SPARE_SCARCE_US 500000 /* or until something ends */
 
 static void ends_close(struct ends *ends) {
     fd_close(&ends->input);
@@ -90,26 +91,32 @@ int spawn(struct agent *agent, struct channel *channel, const struct request *re
     return 0;
 }
 
+static void retry_later(struct agent *agent, bool scarce) {
+    agent->spare_scarce = scarce;
+    agent->spare_retry_us = now_us() + (scarce ? SPARE_SCARCE_US : SPARE_KILLED_US);
+}
+
 void spawn_spare(struct agent *agent) {
-    if (agent->spare != NULL || agent->spare_blocked || agent->spare_retry_us > now_us())
+    if (agent->spare != NULL || (agent->spare_retry_us != 0 && agent->spare_retry_us > now_us()))
         return;
     struct channel *channel = table_take(agent);
     if (channel == NULL)
         return;
     if (spawn(agent, channel, NULL) != 0) {
         table_release(agent, channel);
-        agent->spare_blocked = true;
+        retry_later(agent, true);
         return;
     }
+    agent->spare_retry_us = 0;
     channel->state = CHANNEL_SPARE;
     agent->spare = channel;
 }
 
 /* The spare is of no use any more. Its entry goes when its supervisor has been reaped, or its orphans are dead. */
-void spare_drop(struct agent *agent) {
+void spare_drop(struct agent *agent, bool scarce) {
     struct channel *channel = agent->spare;
     agent->spare = NULL;
-    agent->spare_retry_us = now_us() + SPARE_RETRY_US;
+    retry_later(agent, scarce);
     channel->state = CHANNEL_BEHIND;
     channel_close_descriptors(agent, channel); /* the command's process sees the end of its socket and exits */
 }

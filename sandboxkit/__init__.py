@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from .abort import AbortSignal
 from .backend import EngineInfo, Progress
-from .config import Limits, Network, Pull, Security, Workspace
+from .config import Lifecycle, Limits, Network, Pull, Security, Workspace
 from .errors import (
     CommandFailedError,
     ConfigError,
     EngineError,
     EngineUnavailableError,
     ErrorCode,
+    FileError,
     FileTooLargeError,
     ImageNotFoundError,
     LimitsNotEnforceableError,
@@ -32,12 +33,14 @@ from .errors import (
     UnsupportedError,
 )
 from .exec_stream import ExecStream
+from .file_results import FileEntry, FileListing, FileProgress, SearchMatch, SearchResult, TextPage, Transfer
+from .files import SessionFiles
 from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, SessionEnded
 from .pool import Pool
 from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
 from .session import Session, SessionState
-from .sessions import Owner, Pruned, SessionInfo, list_sessions, prune, remove_session
+from .sessions import Owner, Pruned, SessionInfo, attach, list_sessions, prune, remove_session
 from .version import __version__
 
 __all__ = [
@@ -55,10 +58,15 @@ __all__ = [
     "ExecStarted",
     "ExecStream",
     "ExitEvent",
+    "FileEntry",
+    "FileError",
+    "FileListing",
+    "FileProgress",
     "FileTooLargeError",
     "FileWritten",
     "Hooks",
     "ImageNotFoundError",
+    "Lifecycle",
     "Limits",
     "LimitsNotEnforceableError",
     "Network",
@@ -74,21 +82,27 @@ __all__ = [
     "Pull",
     "Sandbox",
     "SandboxError",
+    "SearchMatch",
+    "SearchResult",
     "Security",
     "Session",
     "SessionBusyError",
     "SessionCreated",
     "SessionDestroyedError",
     "SessionEnded",
+    "SessionFiles",
     "SessionInfo",
     "SessionLostError",
     "SessionNotFoundError",
     "SessionState",
     "StderrEvent",
     "StdoutEvent",
+    "TextPage",
+    "Transfer",
     "UnsupportedError",
     "Workspace",
     "__version__",
+    "attach",
     "list_sessions",
     "prune",
     "remove_session",

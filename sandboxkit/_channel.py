@@ -12,7 +12,7 @@ import copy
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ._frames import (
@@ -28,6 +28,7 @@ from ._frames import (
     Refusal,
     Stream,
     encode,
+    encode_configure,
     encode_exec,
     encode_resize,
     encode_u32,
@@ -261,6 +262,15 @@ class Connection:
         if self.lost is not None:
             channel.finish(self.lost)  # the reader may have ended before the channel was in the table
         return True
+
+    @property
+    def open_channels(self) -> Sequence[Channel]:
+        """Those of commands that run, at this moment."""
+        return tuple(self._channels.copy().values())
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Send a CONFIGURE (§3.2); called once at most, before the first command."""
+        self.send(encode_configure(settings))
 
     def send(self, frame: bytes) -> None:
         """Send a whole frame. SessionLostError when the stream is broken."""

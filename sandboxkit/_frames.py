@@ -97,6 +97,12 @@ def encode(kind: FrameType, channel: int, payload: bytes | memoryview = b"", fla
     return b"".join((HEADER.pack(len(payload), channel, kind, flags, 0), payload))
 
 
+def encode_configure(settings: Mapping[str, str]) -> bytes:
+    """§3.2: a CONFIGURE."""
+    text = "".join(f"{name}={value}\n" for name, value in settings.items()).encode("ascii")
+    return encode(FrameType.CONFIGURE, 0, _SIZE.pack(VERSION, 0) + text)
+
+
 def encode_u32(kind: FrameType, channel: int, value: int) -> bytes:
     """A frame whose payload is one number: WINDOW, KILL."""
     return HEADER.pack(4, channel, kind, 0, 0) + _U32.pack(value)

@@ -9,6 +9,7 @@ import threading
 import attrs
 
 from ._channel import Connection
+from ._detached import connect_agent
 from ._frames import Hello
 from ._labels import SESSION
 from ._volumes import claim
@@ -24,7 +25,7 @@ from .backend import (
 from .config import Limits, NetworkMode
 from .errors import EngineError, LimitsNotEnforceableError, SandboxError, SessionLostError, SessionNotFoundError
 
-__all__ = ["Launched", "check_limits", "launch"]
+__all__ = ["Launched", "check_limits", "launch", "prove", "wait_hello"]
 
 HELLO_TIMEOUT = 60.0
 """Seconds from the container's start to the agent's first frame, on a badly loaded host."""
@@ -88,14 +89,19 @@ def _attempt(backend: Backend, spec: ContainerSpec) -> Launched:
         made.extend(map(backend.create, (spec,)))  # so that Ctrl-C can't come before the id is known here
         container_id = made[0]
         claim(backend, spec.workspace, spec.labels.get(SESSION, ""))
-        stream = backend.attach(container_id)
-        backend.start(container_id)
-        connection = Connection(stream)
-        connection.start()
-        status, hello = _status(backend, container_id, connection), _hello(connection)
+        if spec.detached:
+            backend.start(container_id)
+            connection, hello = connect_agent(backend, container_id)
+            status = backend.inspect(container_id)
+        else:
+            stream = backend.attach(container_id)
+            backend.start(container_id)
+            connection = Connection(stream)
+            connection.start()
+            status, hello = _status(backend, container_id, connection), wait_hello(connection)
         if hello.facts.get("build") != spec.agent.build:
             raise AgentMissing(f"the volume holds agent {hello.facts.get('build')}, not {spec.agent.build}")
-        _prove(backend, spec, status, hello)
+        prove(backend, spec, status, hello)
         return Launched(container_id, connection)
     except BaseException:
         gone = SessionLostError("The session could not be created.")
@@ -113,18 +119,19 @@ def _status(backend: Backend, container_id: str, connection: Connection) -> Cont
     try:
         return backend.inspect(container_id)
     except SessionNotFoundError:
-        _hello(connection)  # says why the container ended, if the agent could
+        wait_hello(connection)  # says why the container ended, if the agent could
         raise
 
 
-def _hello(connection: Connection) -> Hello:
+def wait_hello(connection: Connection) -> Hello:
+    """The agent's first frame, of a container that was just started; EngineError with what it said when it is gone."""
     try:
         return connection.wait_hello(HELLO_TIMEOUT)
     except SessionLostError as lost:
         raise EngineError(f"The container started, but its agent did not. {lost}", retryable=True) from lost
 
 
-def _prove(backend: Backend, spec: ContainerSpec, status: ContainerStatus, hello: Hello) -> None:
+def prove(backend: Backend, spec: ContainerSpec, status: ContainerStatus, hello: Hello) -> None:
     """EngineError naming every setting that was asked for and is not in force, by the engine's word or from inside."""
     wrong = list(_from_engine(backend, spec, status)) + list(_from_inside(backend, spec, hello))
     if wrong:

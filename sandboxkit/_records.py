@@ -64,7 +64,7 @@ class Reader:
         self._rest = memoryview(b"")
         while missing:
             chunk = memoryview(next(self._chunks, b""))
-            if not len(chunk):
+            if not chunk.nbytes:
                 raise IncompleteError
             parts.append(chunk[:missing])
             self._rest = chunk[missing:]
@@ -73,7 +73,7 @@ class Reader:
 
     def rest(self) -> Iterator[memoryview]:
         """All that follows, as it comes."""
-        if len(self._rest):
+        if self._rest.nbytes:
             yield self._rest
         self._rest = memoryview(b"")
         for chunk in self._chunks:
@@ -82,13 +82,15 @@ class Reader:
     def finish(self) -> None:
         """Nothing follows."""
         for chunk in self.rest():
-            if len(chunk):
+            if chunk.nbytes:
                 raise BrokenRecordError("bytes behind the last record")
 
     def kind(self) -> int:
         """The first byte of the next record, which stays."""
-        if not len(self._rest):
-            self._rest = memoryview(self.exactly(1))
+        if not self._rest.nbytes:
+            self._rest = memoryview(next(self._chunks, b""))
+        if not self._rest.nbytes:
+            raise IncompleteError
         return self._rest[0]
 
     def entry(self, *, nameless: bool = False) -> FileEntry:
@@ -164,9 +166,7 @@ class Reader:
 
 def is_plain(path: bytes) -> bool:
     """Relative, and each component a name."""
-    return b"\0" not in path and all(
-        part not in (b"", b".", b"..") and len(part) <= 255 for part in path.split(b"/")
-    )
+    return b"\0" not in path and all(part not in (b"", b".", b"..") and len(part) <= 255 for part in path.split(b"/"))
 
 
 def parse_end(record: bytes) -> tuple[int, int]:

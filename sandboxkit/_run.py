@@ -20,7 +20,7 @@ from .abort import POLL, Abort, AbortSignal
 from .errors import EngineError, PathError, ProcessError, SandboxError, SessionLostError
 from .results import Event, ExecResult, StderrEvent, StdoutEvent
 
-__all__ = ["Request", "Run"]
+__all__ = ["Collector", "Queue", "Request", "Run"]
 
 _COLLECT_WINDOW = 1024 * 1024
 _STREAM_WINDOW = 256 * 1024
@@ -45,6 +45,7 @@ class Request:
     abort: Abort | None
     max_output_bytes: int
     tty: tuple[int, int] | None = None
+    applet: bool = False
 
     def payload(self, window: int) -> bytes:
         """The EXEC's bytes."""
@@ -53,6 +54,8 @@ class Request:
             flags |= ExecFlag.STDIN
         if self.tty is not None:
             flags |= ExecFlag.TTY
+        if self.applet:
+            flags |= ExecFlag.APPLET
         rows, columns = self.tty or (24, 80)
         return exec_payload(
             (self.command, *self.args),
@@ -67,7 +70,7 @@ class Request:
         )
 
 
-class _Collector:
+class Collector:
     """A sink that keeps head and tail of both streams."""
 
     def __init__(self, cap: int) -> None:
@@ -79,7 +82,7 @@ class _Collector:
         return True
 
 
-class _Queue(_Collector):
+class Queue(Collector):
     """A sink that also queues the output for a consumer, who gives its credit back; so it holds a window at most."""
 
     def __init__(self, cap: int) -> None:
@@ -91,6 +94,10 @@ class _Queue(_Collector):
 
     def feed(self, stream: Stream, chunk: memoryview) -> bool:
         super().feed(stream, chunk)
+        return self.enqueue(stream, chunk)
+
+    def enqueue(self, stream: Stream, chunk: memoryview) -> bool:
+        """For the consumer alone: not kept."""
         if self.discard:
             return True
         with self._lock:
@@ -118,12 +125,16 @@ class Run:
     is when the Run was dropped.
     """
 
-    def __init__(self, connection: Connection, request: Request, *, stream: bool) -> None:
+    def __init__(
+        self, connection: Connection, request: Request, *, stream: bool, sink: Collector | None = None
+    ) -> None:
+        """`stream`: for `events`. A `sink` of the caller's takes the output instead, a Queue through `chunks`."""
         self._connection = connection
         self._request = request
-        self._sink = _Queue(request.max_output_bytes) if stream else _Collector(request.max_output_bytes)
+        kind = Queue if stream else Collector
+        self._sink = kind(request.max_output_bytes) if sink is None else sink
         self.channel = Channel(connection, self._sink, _STREAM_WINDOW if stream else _COLLECT_WINDOW)
-        if isinstance(self._sink, _Queue):
+        if isinstance(self._sink, Queue):
             self._sink.changed = self.channel.changed.set
         self._input = request.input
         self._writing = threading.Lock()
@@ -177,24 +188,28 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Output as it comes; ends when the command has, then `result` gives the result at once."""
-        assert isinstance(self._sink, _Queue)
         held = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
-        while True:
+        for stream, chunk in self.chunks():
+            data = held[stream] + chunk
+            cut = len(data) - incomplete_tail(data)
+            held[stream] = data[cut:]
+            if cut:
+                yield _event(stream, bytes(data[:cut]))
+        for stream, data in held.items():
+            if data:
+                yield _event(stream, bytes(data))
+
+    def chunks(self) -> Iterator[tuple[Stream, bytearray]]:
+        """Output as it comes, until the command has ended."""
+        assert isinstance(self._sink, Queue)
+        ended = False
+        while not ended:
             ended = self._turn()
             for stream, chunk in self._sink.take():
                 self.channel.grant(len(chunk))
                 if self._deadline is not None:  # however long the consumer took, the agent gets its margin from here
                     self._deadline = max(self._deadline, time.monotonic() + _MARGIN)
-                data = held[stream] + chunk
-                cut = len(data) - incomplete_tail(data)
-                held[stream] = data[cut:]
-                if cut:
-                    yield _event(stream, bytes(data[:cut]))
-            if ended:
-                break
-        for stream, data in held.items():
-            if data:
-                yield _event(stream, bytes(data))
+                yield stream, chunk
 
     def write(self, data: memoryview) -> None:
         """Send all of `data` as input, waiting for credit as a pipe would. ProcessError once the command has ended."""
@@ -265,7 +280,7 @@ class Run:
 
     def _overdue(self) -> None:
         # A slow consumer of a stream holds back the EXIT behind its output: that is its right, as with a pipe.
-        if isinstance(self._sink, _Queue) and self.channel.granted <= 0:
+        if isinstance(self._sink, Queue) and self.channel.granted <= 0:
             return
         if not self._late:
             # This process may itself have been stopped (Ctrl-Z, a debugger), and the EXIT be here, unread: look again.
@@ -313,13 +328,13 @@ class Run:
         )
 
 
-def _let_go(channel: Channel, sink: _Collector, undo: list[Callable[[], None]]) -> None:
+def _let_go(channel: Channel, sink: Collector, undo: list[Callable[[], None]]) -> None:
     # Kill the tree if it lives and forget the abort signal. Also called by the garbage collector: on any thread, amid
     # anything, so it never waits.
     if channel.runs:
         # The EXIT comes after the output that was in the pipes, which nobody reads any more: from here the reader gives
         # its credit back, and one window more for what is queued.
-        if isinstance(sink, _Queue) and not sink.discard:
+        if isinstance(sink, Queue) and not sink.discard:
             sink.discard = True
             channel.grant_later(channel.window)
         channel.kill_later()

@@ -8,7 +8,7 @@ import posixpath
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 from typing_extensions import Self
@@ -16,12 +16,13 @@ from typing_extensions import Self
 from . import _validate as check
 from ._channel import Connection
 from ._input import Input, InputSource
-from ._run import Request, Run
+from ._run import Collector, Request, Run
 from .abort import Abort, checked_abort
 from .backend import WORKSPACE_FOLDER, Backend, EngineInfo
 from .config import Limits
 from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError
 from .exec_stream import ExecStream
+from .files import SessionFiles
 from .results import ExecResult, StderrEvent, StdoutEvent
 from .session import OutputCallback, SessionState
 
@@ -47,8 +48,12 @@ class AgentSession:
         env: Mapping[str, str],
         workspace: str = WORKSPACE_FOLDER,
         on_removed: Callable[[], object] | None = None,
+        detached: bool = False,
+        keep: bool = False,
     ) -> None:
         self._on_removed = on_removed
+        self._detached = detached
+        self._keep = keep
         self._id = session_id
         self._container = container_id
         self._backend = backend
@@ -80,6 +85,10 @@ class AgentSession:
     @property
     def engine(self) -> EngineInfo:
         return self._backend.info()
+
+    @property
+    def files(self) -> SessionFiles:
+        return SessionFiles(self)  # made anew each time: a cycle would delay the end of a session that is dropped
 
     def exec(
         self,
@@ -315,6 +324,38 @@ class AgentSession:
         finally:
             if waited:
                 self._connection.ended.set()  # for the next that waits: one wake may stand for several ends
+
+    def start_applet(
+        self,
+        name: str,
+        args: Sequence[str],
+        *,
+        sink: Collector,
+        input: bytes | memoryview | Iterator[bytes] | None,
+        timeout: float | None,
+        abort: Abort | None,
+    ) -> Run | None:
+        """See AppletHost: for `files`."""
+        request = Request(
+            command=name,
+            args=tuple(args),
+            cwd=".",
+            env={},
+            input=Input.of(input),
+            interactive=False,
+            timeout=self._timeout(timeout),
+            timeout_grace=0.0,
+            abort_grace=0.0,
+            abort=abort,
+            max_output_bytes=0,
+            applet=True,
+        )
+        run = Run(self._connection, request, stream=False, sink=sink)
+        try:
+            return run if self._started(run, request) else None
+        except BaseException:
+            run.abandon()
+            raise
 
     def _stream(self, request: Request, *, stdin: bool) -> ExecStream:
         run, tty = Run(self._connection, request, stream=True), request.tty is not None

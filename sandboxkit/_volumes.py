@@ -16,7 +16,7 @@ from .backend_parts import volumes_of
 from .config import Security, Workspace, WorkspaceKind
 from .errors import ConfigError, SandboxError, SessionBusyError
 
-__all__ = ["claim", "holder_labels", "make_volume", "security_for", "volume_made"]
+__all__ = ["claim", "claim_again", "holder_labels", "make_volume", "security_for", "volume_made"]
 
 _UNDECIDED = 30.0
 """Seconds to wait for another session that was made at the same moment to start or to give up."""
@@ -105,6 +105,25 @@ def claim(backend: Backend, workspace: Workspace, session_id: str) -> None:
                     details={"volume": workspace.name or "", "session": other.labels.get(SESSION, "")},
                 )
         threading.Event().wait(_PAUSE)
+
+
+def claim_again(backend: Backend, status: ContainerStatus) -> None:
+    """The same for a stopped session that is resumed: called before its start and after it.
+
+    Of two that are resumed at the same moment each sees the other after its start at the latest, and both may give way:
+    SessionBusyError, and trying again helps.
+    """
+    name = status.labels.get(VOLUME)
+    if not name:
+        return
+    workspace = Workspace.volume(name, shared=is_true(status.labels, VOLUME_SHARED))
+    session_id = status.labels.get(SESSION, "")
+    for other in _rivals(backend, workspace, session_id):
+        if other.labels.get(SESSION) != session_id:
+            raise SessionBusyError(
+                f"Session {other.labels.get(SESSION)} uses the volume {name!r}. Destroy or stop that session first.",
+                details={"volume": name, "session": other.labels.get(SESSION, "")},
+            )
 
 
 def _rivals(backend: Backend, workspace: Workspace, session_id: str) -> list[ContainerStatus]:

@@ -65,6 +65,10 @@ class Feature(str, enum.Enum):
     """Files of the host's own: the images `host` and `rootfs:PATH`, and `ContainerSpec.extra_paths`."""
     BINDS = "binds"
     """`Workspace.bind` holds."""
+    DETACHED = "detached"
+    """Sessions that outlive their stream: the backend has the part `running` (`sandboxkit.backend_parts`)."""
+    RESUME = "resume"
+    """Sessions that can be stopped and resumed: the backend has the part `running`."""
     CRASH_CLEANUP = "crash_cleanup"
     """When the host process is killed, container and volume go by themselves."""
 
@@ -149,6 +153,8 @@ class ContainerSpec:
     network: Network = attrs.field(factory=Network.none)
     security: Security = attrs.field(factory=Security)
     workspace: Workspace = attrs.field(factory=Workspace.ephemeral)
+    detached: bool = False
+    keep: bool = False
     extra_paths: tuple[str, ...] = ()
 
 

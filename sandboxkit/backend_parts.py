@@ -12,10 +12,10 @@ from typing import Protocol, cast
 
 import attrs
 
-from .backend import Backend, Feature
+from .backend import Backend, ByteStream, Feature
 from .errors import UnsupportedError
 
-__all__ = ["VolumeStatus", "Volumes", "volumes_of"]
+__all__ = ["Running", "VolumeStatus", "Volumes", "running_of", "volumes_of"]
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +44,30 @@ class Volumes(Protocol):
     def remove(self, name: str) -> bool:
         """Whether it is gone; False when a container, running or not, uses it: then nothing was changed."""
         ...
+
+
+class Running(Protocol):
+    """Containers whose stream is not their life: `Feature.DETACHED` and `Feature.RESUME`.
+
+    A container of a spec with `detached` has no stream: `Backend.attach` is never called for it. One with `keep` stays when
+    it has ended; `Backend.attach` and `Backend.start` then work as for a new one, and `Backend.remove` removes it.
+    """
+
+    def connect(self, container_id: str, command: Sequence[str]) -> ByteStream:
+        """Run a program in a running container, as the container's user; the stream is its input and output.
+
+        Whatever ends the stream closes the program's input; the end of the program ends the stream.
+        """
+        ...
+
+    def stop(self, container_id: str) -> None:
+        """End what runs in it, at once (SIGKILL); its files stay. No error when it does not run."""
+        ...
+
+
+def running_of(backend: Backend, feature: Feature, wanted_for: str) -> Running:
+    """The part, or UnsupportedError that names what it was wanted for."""
+    return cast(Running, _part(backend, feature, "running", wanted_for))
 
 
 def volumes_of(backend: Backend, wanted_for: str) -> Volumes:

@@ -13,8 +13,9 @@ import attrs
 from . import _validate as check
 from ._binds import checked_bind
 
-__all__ = ["Limits", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
+__all__ = ["Limits", "Lifecycle", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
 
+_LONGEST = 49 * 24 * 3600  # the protocol counts milliseconds in 32 bits
 MIB = 1024 * 1024
 
 
@@ -200,6 +201,25 @@ class Workspace:
         """
         check.boolean("workspace.read_only", read_only)
         return cls(WorkspaceKind.BIND, host_path=checked_bind(host_path, allowed), read_only=read_only)
+
+
+@attrs.frozen(kw_only=True)
+class Lifecycle:
+    """When a session ends by itself, whoever lives or does not: the agent inside holds both clocks.
+
+    - `ttl`: seconds from its start; a stopped session's clock runs on. `idle_timeout`: seconds without a command running and
+      without a request. None: no bound.
+    """
+
+    ttl: float | None = None
+    idle_timeout: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("ttl", "idle_timeout"):
+            value = getattr(self, name)
+            check.number(f"lifecycle.{name}", value, optional=True)
+            if value is not None and value > _LONGEST:
+                check.fail(f"lifecycle.{name}", value, f"at most {_LONGEST} seconds, or None")
 
 
 def checked(name: str, value: object, kind: type, accepted: str) -> None:

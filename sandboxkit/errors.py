@@ -17,6 +17,7 @@
         ├── CommandFailedError       only from ExecResult.check()
         ├── PathError                missing, not a folder, or outside the workspace
         ├── FileTooLargeError
+        ├── FileError                a file operation failed: no space, timeout, abort, changed meanwhile
         ├── PolicyError
         ├── PortError
         └── ProcessError
@@ -34,6 +35,7 @@ __all__ = [
     "EngineError",
     "EngineUnavailableError",
     "ErrorCode",
+    "FileError",
     "FileTooLargeError",
     "ImageNotFoundError",
     "LimitsNotEnforceableError",
@@ -66,6 +68,7 @@ class ErrorCode(str, enum.Enum):
     COMMAND_FAILED = "command_failed"
     PATH = "path"
     FILE_TOO_LARGE = "file_too_large"
+    FILE = "file"
     POLICY = "policy"
     PORT = "port"
     PROCESS = "process"
@@ -187,6 +190,17 @@ class FileTooLargeError(SandboxError):
     """A file is larger than ``Limits.max_file_bytes`` or the call's own bound."""
 
     code = ErrorCode.FILE_TOO_LARGE
+
+
+class FileError(SandboxError):
+    """A file operation failed for another reason than its path or a size.
+
+    ``details["reason"]`` is one of ``timeout``, ``aborted``, ``killed``, ``changed`` (by someone else meanwhile),
+    ``count`` (an edit found its text another number of times), ``text`` (not UTF-8), ``host`` (this machine's own
+    file system), ``sandbox`` (the sandbox's: no space, I/O error; see ``errno``), ``malformed``.
+    """
+
+    code = ErrorCode.FILE
 
 
 class PolicyError(SandboxError):

@@ -92,8 +92,8 @@ class FileListing:
 class TextPage:
     """Some lines of a file.
 
-    Pass `start_line=page.next_line, offset=page.next_offset` to read on, until `eof`. A page ends with a whole line where
-    one fits; within an overlong line `next_line` is that line again and `next_offset` is where it goes on.
+    Pass `start_line=page.next_line, offset=page.next_offset` to read on, until `eof`. A page ends with a whole line
+    where one fits; within an overlong line `next_line` is that line again and `next_offset` is where it goes on.
     """
 
     text: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from typing_extensions import Self
@@ -13,15 +13,29 @@ from . import _validate as check
 from ._bundle import bundle
 from ._hooked import open_session
 from ._labels import SESSION, owner_labels
+from ._lasting import lasting, resume_session
 from ._launch import check_limits, launch
 from ._registry import connect
+from ._transfer import Seed, sow
 from ._volumes import holder_labels, security_for, volume_made
-from .backend import Backend, ContainerSpec, EngineInfo, Feature, ProgressCallback
-from .config import Limits, Network, NetworkMode, Pull, Security, Workspace, WorkspaceKind, checked, pull_policy
+from .backend import WORKSPACE_FOLDER, Backend, ContainerSpec, EngineInfo, Feature, ProgressCallback
+from .backend_parts import running_of
+from .config import (
+    Lifecycle,
+    Limits,
+    Network,
+    NetworkMode,
+    Pull,
+    Security,
+    Workspace,
+    WorkspaceKind,
+    checked,
+    pull_policy,
+)
 from .errors import ConfigError, SandboxError, UnsupportedError
 from .hooks import Hooks
 from .session import Session
-from .sessions import heal, remove_temporary_volumes
+from .sessions import heal, on_removed
 from .version import __version__
 
 __all__ = ["DockerSandbox", "PodmanSandbox", "Sandbox"]
@@ -43,6 +57,7 @@ class Sandbox:
       progress.
     - `extra_paths`: absolute paths of folders of this host, which the sandbox sees read-only at the same paths; with a
       virtual environment comes the Python it was made from, and its programs are found first. Bubblewrap alone has it.
+    - `lifecycle`: when its sessions end by themselves.
     - `hooks`: who is told what happens in its sessions.
 
     Raises ConfigError for anything malformed.
@@ -63,6 +78,7 @@ class Sandbox:
         pull: Pull | str = Pull.MISSING,
         on_pull: ProgressCallback | None = None,
         extra_paths: Sequence[str | PathLike[str]] = (),
+        lifecycle: Lifecycle | None = None,
         hooks: Hooks | None = None,
     ) -> None:
         self.image = check.image(image)
@@ -88,6 +104,8 @@ class Sandbox:
         self.labels = check.labels(labels)
         self.pull = pull_policy(pull)
         self._on_pull = on_pull
+        self.lifecycle = Lifecycle() if lifecycle is None else lifecycle
+        checked("lifecycle", self.lifecycle, Lifecycle, "a Lifecycle")
         self.hooks = Hooks() if hooks is None else hooks
         checked("hooks", self.hooks, Hooks, "a Hooks")
         self.extra_paths = check.host_paths("extra_paths", extra_paths)
@@ -127,20 +145,41 @@ class Sandbox:
         return self._connect().info()
 
     def create_session(
-        self, *, id: str | None = None, env: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None
+        self,
+        *,
+        id: str | None = None,
+        files: Mapping[str, bytes | str | PathLike[str]] | None = None,
+        directories: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        detached: bool = False,
+        keep: bool = False,
     ) -> Session:
         """Start a container and return the session in it; on any error nothing is left behind.
 
-        `id` is unique on the engine (made up when not given); `env` and `labels` are added to the sandbox's own. When
+        `id` is unique on the engine (made up when not given); `env` and `labels` are added to the sandbox's own. Before
+        the first command the workspace holds `files`, by path: bytes, text, or a file or folder of this machine as a
+        `pathlib.Path`; and `directories`. When
         this returns, every setting has been read back from the engine and from inside. Raises ConfigError,
         EngineUnavailableError, ImageNotFoundError, LimitsNotEnforceableError, UnsupportedError or EngineError.
+
+        - `detached`: it lives on when this process ends or is killed, until it is destroyed or its `lifecycle` ends it, and
+          `sandboxkit.attach(id)` continues it. Let go of it with `detach()`; leaving its `with` block destroys it.
+        - `keep`: it can be stopped and resumed with its files; when its process is killed it is stopped. It stays on the
+          engine until it is destroyed, or `prune` finds its time to live over.
         """
         started = time.monotonic()
         session_id = check.session_id(uuid.uuid4().hex[:16] if id is None else id)
         merged_env = {**self.env, **check.environment("env", env)}
         merged_labels = {**self.labels, **check.labels(labels)}
+        plan = Seed.of(files, directories, WORKSPACE_FOLDER).plan(self.limits.max_file_bytes)
+        check.boolean("detached", detached)
+        check.boolean("keep", keep)
         backend = self._connect()
         self._check_features(backend)
+        for feature, name, wanted in ((Feature.DETACHED, "detached", detached), (Feature.RESUME, "keep", keep)):
+            if wanted:
+                running_of(backend, feature, f"create_session({name}=True)")
         check_limits(self.limits, backend.info())
         backend.ensure_image(self.image, self.pull, self._on_pull)
         heal(backend)
@@ -155,7 +194,10 @@ class Sandbox:
             security=security_for(self.workspace, self.security, backend.info()),
             workspace=self.workspace,
             extra_paths=self.extra_paths,
+            detached=detached,
+            keep=keep,
         )
+        spec = lasting(spec, self.lifecycle)
         try:
             with volume_made(backend, self.workspace, session_id):
                 launched = launch(backend, spec)
@@ -164,7 +206,7 @@ class Sandbox:
             error.details.setdefault("image", self.image)
             raise
         try:
-            return open_session(
+            session = open_session(
                 self.hooks,
                 self.image,
                 started,
@@ -174,22 +216,28 @@ class Sandbox:
                 connection=launched.connection,
                 limits=self.limits,
                 env=merged_env,
-                on_removed=self._on_removed(backend, session_id),
+                on_removed=on_removed(backend, self.workspace, session_id),
+                detached=detached,
+                keep=keep,
             )
         except BaseException:  # Ctrl-C
             launched.connection.shutdown()
             raise
+        sow(session, plan, self.limits.max_file_bytes)
+        return session
 
     def _connect(self) -> Backend:
         if isinstance(self._backend, str):
             return connect(self._backend, self._url)
         return self._backend
 
-    def _on_removed(self, backend: Backend, session_id: str) -> Callable[[], None] | None:
-        # What goes after the container.
-        if self.workspace.kind is not WorkspaceKind.VOLUME or self.workspace.keep:
-            return None
-        return lambda: remove_temporary_volumes(backend, session_id)
+    def resume(self, id: str) -> Session:
+        """Start a stopped session again: its files are there, its settings are those it was made with, whatever this Sandbox's are.
+
+        Of this Sandbox the engine and the hooks are used. Raises SessionNotFoundError, also for one whose time to live is over; ConfigError
+        for one that was made without `keep=True`; SessionBusyError when it runs, or another session uses its volume.
+        """
+        return resume_session(self._connect(), check.session_id(id), self.hooks)
 
     def _check_features(self, backend: Backend) -> None:
         needed = {

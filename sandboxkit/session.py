@@ -14,6 +14,7 @@ from .abort import Abort
 from .backend import EngineInfo
 from .config import Limits
 from .exec_stream import ExecStream
+from .files import SessionFiles
 from .results import ExecResult
 
 __all__ = ["Session", "SessionState"]
@@ -68,6 +69,11 @@ class Session(Protocol):
     @property
     def engine(self) -> EngineInfo:
         """What runs it."""
+        ...
+
+    @property
+    def files(self) -> SessionFiles:
+        """Its workspace's files, read and written without any program in the image."""
         ...
 
     def exec(

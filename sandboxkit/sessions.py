@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import attrs
@@ -32,9 +32,12 @@ from ._labels import (
 from ._registry import connect
 from .backend import Backend, ContainerStatus, Feature
 from .backend_parts import VolumeStatus, volumes_of
+from .config import Workspace, WorkspaceKind
 from .errors import SandboxError, SessionNotFoundError
+from .hooks import Hooks
+from .session import Session
 
-__all__ = ["Owner", "Pruned", "SessionInfo", "list_sessions", "prune", "remove_session"]
+__all__ = ["Owner", "Pruned", "SessionInfo", "attach", "list_sessions", "prune", "remove_session"]
 
 _HALF_MADE = 60.0
 """Seconds after which what was never started counts as given up, where its owner can't be asked."""
@@ -127,6 +130,27 @@ def prune(
     return sweep.finish()
 
 
+def attach(
+    id: str,
+    *,
+    backend: str | Backend = "auto",
+    url: str | None = None,
+    takeover: bool = False,
+    hooks: Hooks | None = None,
+) -> Session:
+    """Continue a detached session, made by this process or another, wherever that was.
+
+    Its files, settings and background processes are as they were; commands that its last connection ran ended with
+    that. SessionBusyError when another process is attached; `takeover=True` ends that connection. SessionNotFoundError
+    when there is none of that id, or it is stopped; ConfigError when it is not detached.
+    """
+    from ._lasting import attach_session
+
+    check.session_id(id)
+    check.boolean("takeover", takeover)
+    return attach_session(_connected(backend, url), id, takeover=takeover, hooks=hooks or Hooks())
+
+
 def remove_session(id: str, *, backend: str | Backend = "auto", url: str | None = None) -> None:
     """Remove a session whoever owns it, running or stopped, with its own volumes. SessionNotFoundError when there is none."""
     check.session_id(id)
@@ -165,6 +189,13 @@ def remove_temporary_volumes(backend: Backend, session_id: str) -> None:
         volumes = volumes_of(backend, "volumes")
         for volume in volumes.list({SESSION: session_id, TEMPORARY: "1"}):
             volumes.remove(volume.name)
+
+
+def on_removed(backend: Backend, workspace: Workspace, session_id: str) -> Callable[[], None] | None:
+    """What is to be done after a session's container was removed."""
+    if workspace.kind is not WorkspaceKind.VOLUME or workspace.keep:
+        return None
+    return lambda: remove_temporary_volumes(backend, session_id)
 
 
 class _Sweep:

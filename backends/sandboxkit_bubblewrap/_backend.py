@@ -164,7 +164,7 @@ class BubblewrapBackend:
         if not image.startswith(ROOTFS):
             raise ConfigError(
                 f"image is {image!r}; accepted by the backend {self.name}: {HOST!r} (or Sandbox.host()) for the host's "
-                f"own programs, or {ROOTFS!r} and the absolute path of a root filesystem. Docker and Podman have images.",
+                f"own programs, or {ROOTFS!r} and the absolute path of a root filesystem. Docker has images.",
                 details={"field": "image"},
             )
         open_root(image).close()

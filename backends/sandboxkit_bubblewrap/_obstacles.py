@@ -39,7 +39,7 @@ def _obstacles(proc: Path, privileged: bool) -> Iterator[str]:
     if _status(proc, "Seccomp") == "2":
         yield (
             "This process runs under a seccomp filter, as in a container, which may forbid namespaces: start that "
-            "container with `--security-opt seccomp=unconfined`, or a profile with clone, unshare, mount and pivot_root."
+            "container with `--security-opt seccomp=unconfined`, or one that allows clone, unshare, mount, pivot_root."
         )
     if any(point.startswith("/proc/") for point in _mount_points(proc)):
         yield (

@@ -150,24 +150,28 @@ class _Child:
         self._handles: list[int] = []
 
     def spawn(self, start: Start, standard: tuple[int, int, int], facts: int, gate: int) -> None:
-        # Root writes the maps, and bubblewrap waits for that; else it makes its own, and waits before it becomes the agent.
+        # Root writes the maps, and bubblewrap waits for them; else it makes its own, and waits before it becomes the
+        # agent.
         block = ["--userns-block-fd" if start.maps is not None else "--block-fd", str(gate)]
         bubblewrap = [*start.bubblewrap, "--info-fd", str(facts), *block, "--", *start.command]
         groups = "\n".join(map(str, start.groups))
+        kept = [*start.descriptors, facts, gate]
+        if min(*standard, *kept) < len(standard):
+            raise EngineError("Standard input, output and error of this process must be open.")
         spawn = functools.partial(
             os.posix_spawn,
-            argv=["/bin/sh", "-c", _KEEPER, start.record.name, groups, *bubblewrap],
-            env={"PATH": "/usr/bin:/bin", MARK: start.record.dump()},
-            # To its own number: that it is not closed by the execution.
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(standard)),
-                *((os.POSIX_SPAWN_DUP2, each, each) for each in (*start.descriptors, facts, gate)),
+                *((os.POSIX_SPAWN_DUP2, each, each) for each in kept),  # so that the execution does not close it
             ],
             setsid=True,  # out of reach of a terminal's Ctrl-C
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
             setsigmask=[],
         )
-        self._pids.extend(map(spawn, ("/bin/sh",)))  # so that Ctrl-C can't come before the pid is known here
+        arguments = ["/bin/sh", "-c", _KEEPER, start.record.name, groups, *bubblewrap]
+        environment = {"PATH": "/usr/bin:/bin", MARK: start.record.dump()}
+        # So that Ctrl-C can't come before the pid is known here.
+        self._pids.extend(map(spawn, ("/bin/sh",), (arguments,), (environment,)))
         self._handles.extend(map(os.pidfd_open, self._pids))
 
     def kill(self) -> None:
@@ -180,7 +184,7 @@ class _Child:
             return True
         if self._handles and not _readable(self._handles[0], seconds):
             return False
-        pid, _ = os.waitpid(self._pids[0], 0)
+        os.waitpid(self._pids[0], 0)
         self._pids.clear()
         while self._handles:
             os.close(self._handles.pop())
@@ -202,7 +206,7 @@ def _readable(descriptor: int, seconds: float) -> bool:
 
 
 def _read_facts(facts: int, keeper: _Child, deadline: float) -> tuple[int, Mapping[str, int]]:
-    # Bubblewrap writes a JSON object. The keeper holds the other end too, and this process as well: no end of file comes.
+    # A JSON object. The keeper holds the other end too, and so does this process: there is no end of file to wait for.
     text = b""
     while not text.endswith(b"}\n"):
         if _readable(facts, 0.05):

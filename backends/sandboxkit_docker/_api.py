@@ -22,6 +22,7 @@ from ._answers import engine_info, listed_status, status
 from ._body import container_body, helper_body
 from ._errors import translated
 from ._files import DockerFiles
+from ._running import DockerRunning
 from ._sdk import make_client
 from ._volumes import DockerVolumes
 
@@ -43,6 +44,7 @@ class DockerApi:
         self.files = DockerFiles(self._call, timeout)
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
         self.volumes = DockerVolumes(self._call)
+        self.running = DockerRunning(self._call)
 
     @classmethod
     def probe(cls, address: Address, timeout: float) -> DockerApi:

@@ -29,11 +29,11 @@ def container_body(request: ContainerRequest) -> dict[str, Any]:
         "Env": [f"{name}={value}" for name, value in spec.env.items()],
         "Labels": dict(request.labels),
         "Healthcheck": {"Test": ["NONE"]},
-        "OpenStdin": True,
+        "OpenStdin": not spec.detached,
         "StdinOnce": True,  # the end of the attached stream is the end of the agent's standard input
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
+        "AttachStdin": not spec.detached,
+        "AttachStdout": not spec.detached,
+        "AttachStderr": not spec.detached,
         "Tty": False,
         "StopSignal": "SIGKILL",
         "HostConfig": _host_config(request),
@@ -73,7 +73,7 @@ def _host_config(request: ContainerRequest) -> dict[str, Any]:
     else:
         mounts.append(_workspace_mount(request))
     config: dict[str, Any] = {
-        "AutoRemove": True,
+        "AutoRemove": not spec.keep,
         "NetworkMode": spec.network.mode.value,
         "LogConfig": {"Type": "none"},
         "Init": False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+
 import docker.errors
 import requests.exceptions
 import urllib3.exceptions
@@ -43,6 +45,7 @@ TABLE = ErrorTable(
         (docker.errors.DockerException, _REFUSED),
         (urllib3.exceptions.TimeoutError, _SLOW),
         (urllib3.exceptions.HTTPError, _GONE),
+        (http.client.HTTPException, _GONE),
         (TimeoutError, _SLOW),
         (OSError, _GONE),
         (ValueError, _REFUSED),  # an answer that is no JSON

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Mapping
@@ -54,7 +55,9 @@ class _Adapter(unixconn.UnixHTTPAdapter):  # type: ignore[misc]
 def make_client(address: Address, api_version: str, timeout: float) -> Any:
     """An APIClient of the SDK. It sends nothing before its first call."""
     if address.socket_path is None:
-        return docker.APIClient(address.url, version=api_version, timeout=timeout, tls=_tls(address))
+        client = docker.APIClient(address.url, version=api_version, timeout=timeout, tls=_tls(address))
+        client.merge_environment_settings = functools.partial(_settings, client.merge_environment_settings, client)
+        return client
     client = docker.APIClient(f"unix://{address.socket_path}", version=api_version, timeout=timeout)
     adapter = _Adapter(address.socket_path, timeout)
     client.mount("http+docker://", adapter)
@@ -62,6 +65,11 @@ def make_client(address: Address, api_version: str, timeout: float) -> Any:
     # Spares a look at .netrc and at the proxy variables with each request: they have no meaning for a unix socket.
     client.trust_env = False
     return client
+
+
+def _settings(merge: Any, client: Any, url: str, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+    """With the daemon's own authority: requests prefers the one of REQUESTS_CA_BUNDLE to its session's (requests#3829)."""
+    return merge(url, proxies, stream, client.verify if verify is None else verify, cert)
 
 
 def context_host() -> tuple[str, str | None]:

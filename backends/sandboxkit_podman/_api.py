@@ -25,6 +25,7 @@ from ._body import container_body, helper_body
 from ._errors import translated
 from ._files import PodmanFiles
 from ._images import is_named, local_references, pull_references
+from ._running import PodmanRunning
 from ._sdk import make_client
 from ._service import PodmanService
 from ._volumes import PodmanVolumes
@@ -57,6 +58,7 @@ class PodmanApi:
         self.files = PodmanFiles(self._call)
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
         self.volumes = PodmanVolumes(self._call)
+        self.running = PodmanRunning(self._call)
 
     @classmethod
     def probe(cls, address: Address, timeout: float, service: PodmanService | None = None) -> PodmanApi:

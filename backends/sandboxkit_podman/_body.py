@@ -43,9 +43,9 @@ def container_body(request: ContainerRequest, seccomp_path: str | None) -> dict[
         "httpproxy": False,  # else the service's own proxy variables are set inside
         "labels": dict(request.labels),
         "healthconfig": {"Test": ["NONE"]},
-        "stdin": True,
+        "stdin": not spec.detached,
         "terminal": False,
-        "remove": True,
+        "remove": not spec.keep,
         "init": False,
         "systemd": "false",
         "sdnotifyMode": "ignore",

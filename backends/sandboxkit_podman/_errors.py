@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+
 import requests.exceptions
 import urllib3.exceptions
 
@@ -48,6 +50,7 @@ TABLE = ErrorTable(
         (errors.DockerException, _REFUSED),
         (urllib3.exceptions.TimeoutError, _SLOW),
         (urllib3.exceptions.HTTPError, _GONE),
+        (http.client.HTTPException, _GONE),
         (TimeoutError, _SLOW),
         (OSError, _GONE),
         (ValueError, _REFUSED),  # an answer that is no JSON

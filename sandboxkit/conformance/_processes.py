@@ -131,15 +131,18 @@ class KeyboardInterrupts(HostProcess):
     def test_interrupted_creations_leave_nothing(self) -> None:
         """DESIGN 4.6: on any error of create_session, Ctrl-C included, nothing is left behind."""
         before = self.names()
-        with Stopwatch() as watch:
+
+        def once() -> None:
             self.sandbox().create_session().destroy()
+
+        with Stopwatch() as watch:
+            once()
         hits = 0
         with interrupts() as interrupt:
             for step in range(8):
                 try:
                     with interrupt.after(watch.seconds * step / 8):
-                        session = self.sandbox().create_session()
-                        session.destroy()
+                        once()
                 except KeyboardInterrupt:
                     hits += 1
         gc.collect()

@@ -57,7 +57,8 @@ class Timeouts(Suite):
         """Issue 4: for the whole tree, not for the leader alone."""
         script = "sh -c 'trap \"echo child; exit\" TERM; while :; do sleep 0.01; done' & trap : TERM; wait; wait; echo leader"
         result = sh(session, script, timeout=0.3, kill_grace=60)
-        assert (result.timed_out, result.stdout_bytes) == (True, b"child\nleader\n")
+        assert result.timed_out
+        assert sorted(result.stdout.splitlines()) == ["child", "leader"]
 
     def test_what_ignores_sigterm_is_killed_after_the_grace(self, session: Session) -> None:
         """Issue 4: never later than timeout + kill_grace + 50 ms; and not before the grace."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import attrs
 
 from sandboxkit.backend import ByteStream, ContainerSpec, ContainerStatus, EngineInfo, ProgressCallback
-from sandboxkit.backend_parts import Volumes
+from sandboxkit.backend_parts import Running, Volumes
 from sandboxkit.config import Limits
 
 from .archives import FileFacts
@@ -79,6 +79,11 @@ class EngineApi(Protocol):
     @property
     def engine(self) -> str:
         """The engine's name for people, such as `Docker`."""
+        ...
+
+    @property
+    def running(self) -> Running:
+        """Containers that outlive their stream."""
         ...
 
     @property

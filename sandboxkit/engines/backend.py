@@ -26,7 +26,7 @@ from sandboxkit.backend import (
     Feature,
     ProgressCallback,
 )
-from sandboxkit.backend_parts import Volumes
+from sandboxkit.backend_parts import Running, Volumes
 from sandboxkit.config import Limits, Pull, WorkspaceKind
 from sandboxkit.errors import (
     ConfigError,
@@ -91,6 +91,11 @@ class EngineBackend:
     def features(self) -> frozenset[Feature]:
         """See Backend.features."""
         return ENGINE_FEATURES
+
+    @property
+    def running(self) -> Running:
+        """See sandboxkit.backend_parts."""
+        return self._api.running
 
     @property
     def volumes(self) -> Volumes:

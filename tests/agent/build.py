@@ -52,6 +52,12 @@ def sanitized() -> Path:
     return compile_once("sanitized", ["gcc", *flags(), *SANITIZE, *map(str, files)], files)
 
 
+def tool(name: str) -> Path:
+    """A program that tests run, as a static one."""
+    source = Path(__file__).with_name(f"{name}.c")
+    return compile_once(name, ["gcc", *flags(), "-O1", "-static", str(source)], [source])
+
+
 def harness(source: Path, *agent_files: str, defines: Sequence[str] = ()) -> Path:
     """A test program in C, compiled with the agent's files that it tests, under the sanitizers."""
     files = [source, *(SOURCES / name for name in agent_files)]

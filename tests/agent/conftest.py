@@ -124,7 +124,7 @@ def pid1(start_agent: StartAgent) -> Agent:
 @pytest.fixture(scope="session")
 def old_kernel() -> Path:
     """Runs a program without the system calls and files that came to Linux late."""
-    return build.harness(Path(__file__).with_name("old_kernel.c"))
+    return build.tool("old_kernel")
 
 
 @pytest.fixture(params=["local", "pid1", "old_kernel"])

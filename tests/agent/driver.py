@@ -13,7 +13,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -499,12 +499,17 @@ def is_alive(pid: int) -> bool:
     return fields is not None and fields[0] not in "ZX"
 
 
-def children(pid: int) -> list[int]:
-    found = []
+def all_children() -> dict[int, list[int]]:
+    """Of every process, from one look at all of them."""
+    found: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := stat_fields(int(entry))) is not None and int(fields[1]) == pid:
-            found.append(int(entry))
+        if entry.isdigit() and (fields := stat_fields(int(entry))) is not None:
+            found.setdefault(int(fields[1]), []).append(int(entry))
     return found
+
+
+def children(pid: int) -> list[int]:
+    return all_children().get(pid, [])
 
 
 def command_line(pid: int) -> bytes:
@@ -534,7 +539,9 @@ def wait_until(condition: str, check: object, timeout: float = DEADLINE) -> None
         time.sleep(0.002)
 
 
-def descendants(pid: int) -> Iterator[int]:
-    for child in children(pid):
-        yield child
-        yield from descendants(child)
+def descendants(pid: int) -> list[int]:
+    known = all_children()
+    found = [pid]
+    for parent in found:
+        found += known.get(parent, [])
+    return found[1:]

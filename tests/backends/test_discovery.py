@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from sandboxkit.errors import ConfigError, EngineUnavailableError
 from sandboxkit_docker import DockerBackend
 from sandboxkit_docker import _discovery as docker_places
 from sandboxkit_podman import PodmanBackend
 from sandboxkit_podman import _discovery as podman_places
+
+from sandboxkit.errors import ConfigError, EngineUnavailableError
 
 from .fakes import (
     DOCKER_INFO,

@@ -7,14 +7,24 @@ from pathlib import Path
 
 import pytest
 from _http import Engine
+from sandboxkit_podman._images import is_named, local_references, pull_references
 
 from sandboxkit.backend import AgentBundle, Progress
 from sandboxkit.config import Pull
 from sandboxkit.errors import ImageNotFoundError
-from sandboxkit_podman._images import is_named, local_references, pull_references
 
 from .conftest import connect, engine_named
-from .fakes import PODMAN_INFO, PODMAN_VERSION, Answer, FakeEngine, Request, registry, serving_tcp, serving_unix, small_layer
+from .fakes import (
+    PODMAN_INFO,
+    PODMAN_VERSION,
+    Answer,
+    FakeEngine,
+    Request,
+    registry,
+    serving_tcp,
+    serving_unix,
+    small_layer,
+)
 from .lab import BUSYBOX, Lab
 
 UNREACHABLE = "127.0.0.1:1/nobody/nothing"

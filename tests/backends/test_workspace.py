@@ -15,7 +15,9 @@ from sandboxkit.config import Security
 from .lab import BUSYBOX, NONROOT, Lab
 
 # The folder's owner and mode, whether something can be made in it, and what the image put there.
-SCRIPT = "stat -c %u /workspace; touch /workspace/new && mkdir /workspace/d && echo ok; cat /workspace/given 2>/dev/null"
+SCRIPT = (
+    "stat -c %u /workspace; touch /workspace/new && mkdir /workspace/d && echo ok; cat /workspace/given 2>/dev/null"
+)
 PASSWD = b"root:x:0:0::/:/bin/sh\nsomeone:x:4321:4321::/:/bin/sh\n"
 
 
@@ -27,7 +29,10 @@ def image_tar(path: Path, owner: int | None) -> Path:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
         entries = [("etc/passwd", tarfile.REGTYPE, 0, PASSWD)]
         if owner is not None:
-            entries += [("workspace", tarfile.DIRTYPE, owner, b""), ("workspace/given", tarfile.REGTYPE, owner, b"hi\n")]
+            entries += [
+                ("workspace", tarfile.DIRTYPE, owner, b""),
+                ("workspace/given", tarfile.REGTYPE, owner, b"hi\n"),
+            ]
         for name, kind, uid, content in entries:
             entry = tarfile.TarInfo(name)
             entry.type, entry.uid, entry.gid, entry.size = kind, uid, uid, len(content)

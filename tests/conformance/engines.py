@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from sandboxkit.backend import Backend, ContainerSpec, Feature
+from sandboxkit.backend import Backend, ByteStream, Feature
 from sandboxkit.conformance import Conformance
 
 FILE = Path(__file__).parent.parent.parent / "build/engines.json"
@@ -115,15 +115,17 @@ class Engine(Conformance):
 
 
 def _noting(backend: Backend, volumes: Volumes) -> Backend:
-    """The backend, whose `create` tells `volumes` of each container."""
-    create = backend.create
+    """The backend, whose `attach` tells `volumes` of the container first.
 
-    def noting(spec: ContainerSpec) -> str:
-        container_id = create(spec)
+    Not its `create`: whoever calls that owns nothing yet when an interrupt comes before it returns.
+    """
+    attach = backend.attach
+
+    def noting(container_id: str) -> ByteStream:
         volumes.note(container_id)
-        return container_id
+        return attach(container_id)
 
-    backend.create = noting  # type: ignore[method-assign]
+    backend.attach = noting  # type: ignore[method-assign]
     return backend
 
 

@@ -27,6 +27,7 @@ def test_it_imports_without_any_extra(installed: Path, tmp_path: Path) -> None:
 
 def test_its_backends_are_found(installed: Path, tmp_path: Path) -> None:
     assert run_python("-c", ENTRY_POINTS, cwd=tmp_path, python=installed).splitlines() == [
+        "bubblewrap sandboxkit_bubblewrap:BubblewrapBackend",
         "docker sandboxkit_docker:DockerBackend",
         "podman sandboxkit_podman:PodmanBackend",
     ]

@@ -112,8 +112,10 @@ void applet_unpack(char **argv) {
     pipe_enlarge(STDIN_FILENO);
     for (;;) {
         read_whole(&unpacking, head, sizeof head);
-        if (head[0] == 'Z')
+        if (head[0] == 'Z') {
+            out_end(0, 0);
             return;
+        }
         if (head[0] != 'E')
             refuse(&unpacking, EINVAL);
         size_t link_length = get_u16(head + 42);

@@ -2,20 +2,24 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "text.h"
 
 /*
  * write PATH FLAGS MODE|- LENGTH MOST TOKEN [DEV INO SIZE MTIME CTIME]: LENGTH bytes of standard input and its end
- * become the file, in one step. Until then they are in a file without a name, which goes with this process however it
+ * become the file, in one step; the end record says that they have. Until then they are in a file without a name, which goes with this process however it
  * ends; where the file system has none of that sort, in one named TOKEN, which `tidy` removes.
  */
 
 enum write_flag { WRITE_APPEND = 1, WRITE_EXCLUSIVE = 2, WRITE_PARENTS = 4, WRITE_UNCHANGED = 8 };
+
+#define LOCK_ATTEMPTS 250u /* a millisecond each */
 
 struct writing {
     const char *path;
@@ -128,6 +132,16 @@ static void check_unchanged(const struct writing *writing) {
     }
 }
 
+/*
+ * So that of our own writers each sees what the others did: held from the check to the commit, until this process
+ * ends. Someone else may hold it for ever; then it is done without, as against writers that know of no lock.
+ */
+static void lock_folder(int folder) {
+    int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (unsigned i = 0; fd >= 0 && i < LOCK_ATTEMPTS && flock(fd, LOCK_EX | LOCK_NB) != 0; i++)
+        poll(NULL, 0, 1);
+}
+
 static void expect_end(void) {
     char more;
     if (in_read(&more, 1) != 0)
@@ -148,6 +162,8 @@ static void replace(struct writing *writing) {
         refuse(error);
     }
     expect_end();
+    if (writing->exists)
+        lock_folder(writing->place.folder);
     if ((writing->flags & WRITE_UNCHANGED) != 0)
         check_unchanged(writing);
     error = draft_commit(&draft, &writing->place, writing->token, (writing->flags & WRITE_EXCLUSIVE) != 0);
@@ -219,4 +235,5 @@ void applet_write(char **argv) {
         append(&writing);
     else
         replace(&writing);
+    out_end(0, 0); /* said at once: a kill from here on comes too late, and the host knows it */
 }

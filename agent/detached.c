@@ -181,7 +181,6 @@ static void hear_greeting(struct agent *agent) {
         detached_host_gone(agent);
 }
 
-/* When the commands of the host before are dead: a frame of theirs would be a riddle to the new one. */
 static void adopt(struct agent *agent) {
     struct detached *detached = &agent->detached;
     forget_host(agent);
@@ -194,6 +193,13 @@ static void adopt(struct agent *agent) {
     agent->hello_pending = true;
 }
 
+/* When the commands of the host before are dead: a frame of theirs would be a riddle to the new one. */
+static bool may_adopt(const struct agent *agent) {
+    const struct detached *detached = &agent->detached;
+    return detached->on && detached->waiting >= 0 && detached->got == GREETING_SIZE && !detached->attached &&
+           agent->open_count == 0;
+}
+
 void detached_serve(struct agent *agent, bool listener, bool waiting) {
     struct detached *detached = &agent->detached;
     if (!detached->on)
@@ -204,7 +210,7 @@ void detached_serve(struct agent *agent, bool listener, bool waiting) {
         hear_greeting(agent);
     if (detached->waiting >= 0 && detached->patience_us <= now_us())
         turn_away(detached);
-    if (detached->waiting >= 0 && detached->got == GREETING_SIZE && agent->open_count == 0 && !detached->attached)
+    if (may_adopt(agent))
         adopt(agent);
 }
 
@@ -250,6 +256,8 @@ void lifetime_check(struct agent *agent, int64_t now) {
 int64_t lifetime_next(const struct agent *agent) {
     const struct detached *detached = &agent->detached;
     int64_t next = detached->ends_us;
+    if (may_adopt(agent))
+        return 0; /* the last command's end was said after this round had served the socket */
     if (detached->idle_us > 0 && agent->open_count == 0 && detached->active_us + detached->idle_us < next)
         next = detached->active_us + detached->idle_us;
     if (detached->on && detached->waiting >= 0 && detached->patience_us < next)

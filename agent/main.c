@@ -98,10 +98,14 @@ static void check_standard_descriptors(void) {
     if (fcntl(FD_INPUT, F_GETFL) < 0 || fcntl(FD_OUTPUT, F_GETFL) < 0)
         setup_failed("standard input and output must be open");
     if (fcntl(FD_DIAGNOSTICS, F_GETFL) < 0)
-        put_at(open("/dev/null", O_WRONLY), FD_DIAGNOSTICS);
+        put_at(open("/dev/null", O_WRONLY | O_CLOEXEC), FD_DIAGNOSTICS);
     for (int fd = FD_INPUT; fd <= FD_OUTPUT; fd++)
         if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
             setup_failed("fcntl");
+    /* What the engine copies from and to. Larger pipes are fewer turns for it; sockets and the kernel may say no. */
+    for (int fd = FD_INPUT; fd <= FD_OUTPUT; fd++)
+        if (fcntl(fd, F_SETPIPE_SZ, 1048576) < 0)
+            fcntl(fd, F_SETPIPE_SZ, 262144);
 }
 
 static void open_workspace(struct agent *agent, const char *path) {

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from . import _validate as check
 from ._frames import Stream
-from ._records import BrokenRecordError, Identity, IncompleteError, Reader
+from ._records import DONE, BrokenRecordError, Identity, IncompleteError, Reader
 from ._run import Collector, Queue, Run
 from .abort import Abort
 from .config import Limits
@@ -140,13 +140,16 @@ class Applets:
         self._host = host
 
     def run(self, call: Call) -> None:
-        """One that writes nothing."""
-        self._finish(call, self._start(call, Collector(_ERROR_BYTES)))
+        """One whose output is empty or the end record."""
+        run = self._start(call, Collector(_ERROR_BYTES))
+        result = run.result()
+        if result.stdout_bytes != DONE:  # else it is done, even if an abort or the timeout came right behind it
+            _check(call, result)
 
     def contents(self, call: Call, most: int) -> tuple[Identity, bytes]:
         """`read` into memory."""
         sink = Contents(most)
-        self._finish(call, self._start(call, sink))
+        _check(call, self._start(call, sink).result())
         try:
             return sink.value()
         except BrokenRecordError as broken:
@@ -196,9 +199,6 @@ class Applets:
         if run is None:
             raise _aborted(call)
         return run
-
-    def _finish(self, call: Call, run: Run) -> None:
-        _check(call, run.result())
 
 
 def new_token() -> str:

@@ -133,10 +133,21 @@ class Channel:
         """Ask for the end of the command's tree; `outcome` comes when it is dead."""
         self._connection.send(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
 
+    def wait(self, timeout: float | None) -> None:
+        """Until something changed, `timeout` seconds at most; the end wakes all who wait."""
+        self.changed.wait(timeout)
+        if self.outcome is not None:
+            self.changed.set()
+
     @property
     def runs(self) -> bool:
         """Whether the command was sent, has not ended, and is this process's to end."""
-        return bool(self.sent) and self.outcome is None and not self._connection.forked
+        return bool(self.sent) and self.outcome is None and not self.forked
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one whose command it is."""
+        return self._connection.forked
 
     def kill_later(self, grace: float = 0.0) -> None:
         """`kill` that never waits for another sender: for finalizers, which may run amid a send on the same thread."""

@@ -16,7 +16,7 @@ from ._labels import DETACHED, EXPIRES, KEEP, SESSION, Owner, expires_at, is_tru
 from ._launch import prove, wait_hello
 from ._settings import SETTINGS, Settings, settings_label
 from ._volumes import claim_again
-from .backend import Backend, ContainerSpec, ContainerStatus, Feature
+from .backend import Backend, ByteStream, ContainerSpec, ContainerStatus, Feature
 from .backend_parts import running_of
 from .config import Lifecycle
 from .errors import (
@@ -85,12 +85,14 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
     if expires is not None and time.time() >= expires:
         raise SessionNotFoundError(f"The time to live of session {session_id} is over. sandboxkit.prune() removes it.")
     connection: Connection | None = None
+    stream: ByteStream | None = None
     begun = False
     try:
         claim_again(backend, status)
         detached = is_true(status.labels, DETACHED)
-        stream = None if detached else backend.attach(status.id)
+        running.prepare(status.id)
         begun = True
+        stream = None if detached else backend.attach(status.id)
         backend.start(status.id)
         if stream is None:
             connection, hello = connect_agent(backend, status.id)
@@ -106,6 +108,8 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
     except BaseException:
         if connection is not None:
             connection.close(SessionLostError("The session could not be resumed."))
+        elif stream is not None:
+            stream.close()
         if begun:
             with contextlib.suppress(SandboxError):
                 running.stop(status.id)

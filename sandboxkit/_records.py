@@ -11,7 +11,7 @@ import attrs
 
 from .file_results import FileEntry, FileType, SearchMatch
 
-__all__ = ["END", "BrokenRecordError", "Identity", "IncompleteError", "Reader", "encode_entry", "parse_end"]
+__all__ = ["DONE", "END", "BrokenRecordError", "Identity", "IncompleteError", "Reader", "encode_entry", "parse_end"]
 
 MAX_PATH: Final = 4095
 MAX_BLOCK: Final = 262_144
@@ -38,6 +38,9 @@ _TYPES: dict[int, FileType] = {
 
 END: Final = _ENTRY.pack(ord("Z"), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 """What ends the input of `unpack`."""
+
+DONE: Final = _END.pack(ord("Z"), 0, 0, 0)
+"""What `write` and `unpack` say when they have done it."""
 
 
 class BrokenRecordError(Exception):

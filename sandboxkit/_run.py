@@ -242,8 +242,7 @@ class Run:
         if channel.sent and channel.outcome is None:
             self._given_up = self._given_up or time.monotonic() + _ABANDON
             while channel.outcome is None and time.monotonic() < self._given_up:
-                channel.changed.wait(0.1)
-            channel.changed.set()  # a wake may have been for another thread that iterates
+                channel.wait(0.1)
 
     def _let_go(self) -> None:
         _let_go(self.channel, self._sink, self._undo)
@@ -257,7 +256,7 @@ class Run:
         if channel.outcome is not None:
             return True
         if self._input is None or not self._input.pump():
-            channel.changed.wait(self._pause())
+            channel.wait(self._pause())
         if channel.outcome is not None:
             return True
         if not self._aborted and abort is not None and abort.is_set():
@@ -330,7 +329,9 @@ class Run:
 
 def _let_go(channel: Channel, sink: Collector, undo: list[Callable[[], None]]) -> None:
     # Kill the tree if it lives and forget the abort signal. Also called by the garbage collector: on any thread, amid
-    # anything, so it never waits.
+    # anything, so it never waits; in a forked child, where any lock may be held for ever, it does nothing.
+    if channel.forked:
+        return
     if channel.runs:
         # The EXIT comes after the output that was in the pipes, which nobody reads any more: from here the reader gives
         # its credit back, and one window more for what is queued.

@@ -18,9 +18,10 @@ from ._channel import Connection
 from ._input import Input, InputSource
 from ._run import Collector, Request, Run
 from .abort import Abort, checked_abort
-from .backend import WORKSPACE_FOLDER, Backend, EngineInfo
+from .backend import WORKSPACE_FOLDER, Backend, EngineInfo, Feature
+from .backend_parts import running_of
 from .config import Limits
-from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError
+from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
 from .exec_stream import ExecStream
 from .files import SessionFiles
 from .results import ExecResult, StderrEvent, StdoutEvent
@@ -212,21 +213,65 @@ class AgentSession:
                 raise
             self._state = SessionState.DESTROYED
 
+    def stop(self, grace: float = 5.0) -> None:
+        check.number("grace", grace, minimum=0, exclusive=False)
+        self._connection.raise_if_forked()
+        if not self._keep:
+            raise ConfigError(
+                f"Session {self._id} goes when it ends, so it can't be stopped: make it with create_session(keep=True).",
+                details={"session": self._id},
+            )
+        with self._destroying:
+            if self._state is SessionState.STOPPED:
+                return
+            self._raise_if_over()
+            self._state = SessionState.STOPPING
+            try:
+                end_commands(self._connection, grace)
+                self._connection.close(SessionLostError(f"Session {self._id} was stopped. Use Sandbox.resume({self._id!r})."))
+                running_of(self._backend, Feature.RESUME, "stop").stop(self._container)
+                self._state = SessionState.STOPPED
+            finally:
+                if self._state is SessionState.STOPPING:
+                    self._state = SessionState.RUNNING  # or lost, if it came so far; it can be called again
+
+    def detach(self) -> None:
+        self._connection.raise_if_forked()
+        if not self._detached:
+            raise ConfigError(
+                f"Session {self._id} ends with its process: make it with create_session(detached=True) to let go of it.",
+                details={"session": self._id},
+            )
+        with self._destroying:
+            if self._state is SessionState.DETACHED:
+                return
+            self._raise_if_over()
+            self._state = SessionState.DETACHED
+            self._connection.close(SessionLostError(f"This process let go of session {self._id}. Use attach({self._id!r})."))
+
+    def _raise_if_over(self) -> None:
+        if self._state is SessionState.DESTROYED:
+            raise SessionDestroyedError(f"Session {self._id} was destroyed. Create a new session.")
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._connection.forked:  # else a child leaves the block: the session is its parent's
+        # Let go of, or stopped, it lives on. In a forked child that leaves the block the session is its parent's.
+        if self._state not in (SessionState.DETACHED, SessionState.STOPPED) and not self._connection.forked:
             self.destroy()
 
     def __del__(self) -> None:
         # Never waits: the agent ends with its stream, the engine removes the container. `destroy` is the way to know it
         # is done.
         state = getattr(self, "_state", SessionState.DESTROYED)
-        if state is not SessionState.DESTROYED and not self._connection.forked:
+        ended = (SessionState.DESTROYED, SessionState.DETACHED, SessionState.STOPPED)
+        if state not in ended and not self._connection.forked:
             self._connection.shutdown()
+            if self._detached:
+                return
             with contextlib.suppress(Exception):
                 warnings.warn(f"session {self._id} was never destroyed", ResourceWarning, stacklevel=2, source=self)
 
@@ -381,3 +426,14 @@ class AgentSession:
 
 def _never_ran(request: Request) -> ExecResult:
     return ExecResult(command=request.command, args=request.args, exit_code=None, duration=0.0, aborted=True)
+
+
+def end_commands(connection: Connection, grace: float) -> None:
+    """SIGTERM to what runs, SIGKILL to what is left after `grace` seconds; returns when nothing runs, or a bit later."""
+    end = time.monotonic() + grace + 1.0
+    with contextlib.suppress(SandboxError):
+        for channel in connection.open_channels:
+            channel.kill(grace)
+    pause = threading.Event()
+    while connection.open_channels and connection.lost is None and time.monotonic() < end:
+        pause.wait(0.005)

@@ -59,7 +59,7 @@ def _plain(owner: object, field: object, value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-def _made(kind: type[T], found: Mapping[str, Any], **enums: type[enum.Enum]) -> T:
+def _made(kind: type[T], found: Mapping[str, Any], /, **enums: type[enum.Enum]) -> T:
     known = {field.name for field in attrs.fields(kind)}  # type: ignore[misc]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if name in known}
     for name, members in enums.items():

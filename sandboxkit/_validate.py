@@ -30,10 +30,13 @@ __all__ = [
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
-# The grammar of github.com/distribution/reference, read loosely: an optional registry, lower-case path components, then
-# an optional tag and digest. `rootfs:PATH` and bare image ids (hex) pass too; the engine has the last word.
+# The grammar of github.com/distribution/reference: an optional registry, lower-case path components, then an optional
+# tag and digest. A component is never "..": the engines' APIs have the image in the path of a URL. `rootfs:PATH` and
+# bare image ids (hex) pass too; the engine has the last word.
 _IMAGE = re.compile(
-    r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?"
+    r"[a-z0-9]+(?:(?:[._/]|__|-+)[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _MAX_ARGUMENT = 128 * 1024 - 1  # Linux's MAX_ARG_STRLEN less the NUL (execve(2))
 _MAX_REQUEST = 2 * 1024 * 1024 - 4096  # execve(2): a quarter of an 8 MiB stack holds arguments and environment

@@ -60,6 +60,10 @@ class Running(Protocol):
         """
         ...
 
+    def prepare(self, container_id: str) -> None:
+        """Called before `Backend.attach` for a container that has run before."""
+        ...
+
     def stop(self, container_id: str) -> None:
         """End what runs in it, at once (SIGKILL); its files stay. No error when it does not run."""
         ...

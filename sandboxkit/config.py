@@ -65,10 +65,11 @@ class Limits:
         check.integer("limits.max_concurrent_execs", self.max_concurrent_execs, minimum=1, maximum=512)
         if self.when_busy not in ("wait", "error"):
             check.fail("limits.when_busy", self.when_busy, "'wait' or 'error'")
-        check.integer("limits.memory_mb", self.memory_mb, minimum=6, optional=True)  # Docker's own minimum
+        # 6 is Docker's own minimum; the bytes have to fit the engines' signed 64 bits.
+        check.integer("limits.memory_mb", self.memory_mb, minimum=6, maximum=1 << 40, optional=True)
         check.number("limits.cpus", self.cpus, minimum=0.01, exclusive=False, optional=True)
-        check.integer("limits.pids", self.pids, minimum=16, optional=True)
-        check.integer("limits.disk_mb", self.disk_mb, minimum=1, optional=True)
+        check.integer("limits.pids", self.pids, minimum=16, maximum=1 << 22, optional=True)  # Linux's PID_MAX_LIMIT
+        check.integer("limits.disk_mb", self.disk_mb, minimum=1, maximum=1 << 40, optional=True)
         check.boolean("limits.allow_unenforced", self.allow_unenforced)
         if self.timeout is not None and self.max_timeout is not None and self.timeout > self.max_timeout:
             check.fail("limits.timeout", self.timeout, f"at most limits.max_timeout, {self.max_timeout:g}")

@@ -25,7 +25,8 @@ OutputCallback = Callable[[str], object]
 class SessionState(str, enum.Enum):
     """Where a session is in its life; a session object begins as RUNNING, once all has been proved.
 
-    STOPPED is a kept session's, see `stop`; CREATED is a container's that has not run yet. LOST: the container, the engine or the
+    STOPPED is a kept session's, see `stop`; CREATED is a container's that has not run yet. DETACHED: this
+    object let go of it. LOST: the container, the engine or the
     connection ended by itself; a detached or kept session of that id may live on.
     """
 
@@ -33,6 +34,7 @@ class SessionState(str, enum.Enum):
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
+    DETACHED = "detached"
     DESTROYING = "destroying"
     DESTROYED = "destroyed"
     LOST = "lost"
@@ -159,6 +161,22 @@ class Session(Protocol):
 
         Idempotent and safe from several threads: afterwards the engine has nothing of the session. On an error it can
         be called again. A lost session is cleaned up as well.
+        """
+        ...
+
+    def stop(self, grace: float = 5.0) -> None:
+        """End what runs and keep the files, for `Sandbox.resume(id)`; only with `create_session(keep=True)`.
+
+        Running commands get SIGTERM, and SIGKILL after `grace` seconds; background processes SIGKILL. Calls that wait, and
+        later ones, raise SessionLostError. Leaving the `with` block does not destroy a stopped session. Idempotent.
+        """
+        ...
+
+    def detach(self) -> None:
+        """Let go of the session, for `sandboxkit.attach(id)`; only with `create_session(detached=True)`.
+
+        It lives on with its files and background processes; commands that run end. Later calls on this object raise
+        SessionLostError, and leaving its `with` block does not destroy the session. Idempotent.
         """
         ...
 

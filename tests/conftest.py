@@ -6,4 +6,4 @@ import pytest
 
 pytest.register_assert_rewrite("tests.support")
 
-pytest_plugins = ["tests._ci"]
+pytest_plugins = ["tests._ci", "pytester"]

@@ -35,6 +35,9 @@ class DockerRunning:
                 response.close()
                 raise
 
+    def prepare(self, container_id: str) -> None:
+        """Nothing is needed."""
+
     def stop(self, container_id: str) -> None:
         # The container's stop signal is SIGKILL. 304, not running, is no error.
         with self._call("stop", container_id) as client:

@@ -41,7 +41,7 @@ class _Adapter(unixconn.UnixHTTPAdapter):  # type: ignore[misc]
     """
 
     def __init__(self, path: str, timeout: float) -> None:
-        super().__init__(f"http+unix://{path}", timeout, pool_connections=1, max_pool_size=1)
+        super().__init__("http+unix:///docker.sock", timeout, pool_connections=1, max_pool_size=1)
         self._pool = _Pool("http+docker://localhost", path, timeout, maxsize=1)
 
     def get_connection(self, url: str, proxies: Mapping[str, str] | None = None) -> _Pool:
@@ -58,7 +58,8 @@ def make_client(address: Address, api_version: str, timeout: float) -> Any:
         client = docker.APIClient(address.url, version=api_version, timeout=timeout, tls=_tls(address))
         client.merge_environment_settings = functools.partial(_settings, client.merge_environment_settings, client)
         return client
-    client = docker.APIClient(f"unix://{address.socket_path}", version=api_version, timeout=timeout)
+    # The path, with whatever characters it has, goes to our adapter alone.
+    client = docker.APIClient("unix:///docker.sock", version=api_version, timeout=timeout)
     adapter = _Adapter(address.socket_path, timeout)
     client.mount("http+docker://", adapter)
     client._custom_adapter = adapter
@@ -68,7 +69,7 @@ def make_client(address: Address, api_version: str, timeout: float) -> Any:
 
 
 def _settings(merge: Any, client: Any, url: str, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-    """With the daemon's own authority: requests prefers the one of REQUESTS_CA_BUNDLE to its session's (requests#3829)."""
+    """With the daemon's own authority: requests would prefer REQUESTS_CA_BUNDLE to its session's (requests#3829)."""
     return merge(url, proxies, stream, client.verify if verify is None else verify, cert)
 
 

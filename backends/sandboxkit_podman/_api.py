@@ -157,8 +157,8 @@ class PodmanApi:
 
     def delete(self, container: str) -> None:
         with self._call("remove", container) as client:
-            # Without timeout=0 a PID 1 that ignores SIGTERM takes ten seconds. `v` is what the documentation has, `volumes`
-            # what the libpod API reads: with `v` alone the anonymous volumes stayed (Podman 4.3).
+            # Without timeout=0 a PID 1 that ignores SIGTERM takes ten seconds. `v` is what the documentation has,
+            # `volumes` what the libpod API reads: with `v` alone the anonymous volumes stayed (Podman 4.3).
             parameters = {"force": "true", "timeout": "0", "v": "true", "volumes": "true"}
             response = client.delete(f"containers/{container}", params=parameters)
             if response.status_code == 404:

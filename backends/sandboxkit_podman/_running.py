@@ -8,10 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sandboxkit.backend import ByteStream
+from sandboxkit.engines.deadlines import wait_until
 from sandboxkit.engines.sockets import stream_of
+from sandboxkit.errors import EngineError
 
 __all__ = ["PodmanRunning"]
 
+_CLEANUP = 30.0
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -46,7 +49,37 @@ class PodmanRunning:
                 response.close()
                 raise
 
+    def prepare(self, container_id: str) -> None:
+        self._wait_tidied(container_id)
+        # An attach to one that has ended gives a stream that has ended, too.
+        with self._call("make ready", container_id) as client:
+            client.post(f"containers/{container_id}/init").raise_for_status()
+
     def stop(self, container_id: str) -> None:
-        # The container's stop signal is SIGKILL. 304, not running, is no error.
         with self._call("stop", container_id) as client:
-            client.post(f"containers/{container_id}/stop", params={"timeout": "0", "t": "0"}).raise_for_status()
+            response = client.post(f"containers/{container_id}/kill", params={"signal": "SIGKILL"})
+            if response.status_code >= 400 and self._is_running(container_id):
+                response.raise_for_status()
+        self._wait_tidied(container_id)
+
+    def _wait_tidied(self, container_id: str) -> None:
+        """Podman's cleanup, a process of its own, comes some time after a container's end.
+
+        "Stopped" becomes "exited" by it. It takes one that was made ready again meanwhile for the one that ended, and
+        ends it. So kill and not stop, which does the cleanup itself and leaves that process to come too late.
+        """
+
+        def tidied() -> bool:
+            with self._call("inspect", container_id) as client:
+                response = client.get(f"containers/{container_id}/json")
+                response.raise_for_status()
+                return str(response.json()["State"]["Status"]) not in ("running", "stopping", "stopped")
+
+        if not wait_until(tidied, _CLEANUP):
+            raise EngineError(f"Podman has not tidied up after {container_id} within {_CLEANUP:g} s", retryable=True)
+
+    def _is_running(self, container_id: str) -> bool:
+        with self._call("inspect", container_id) as client:
+            response = client.get(f"containers/{container_id}/json")
+            response.raise_for_status()
+            return str(response.json()["State"]["Status"]) == "running"

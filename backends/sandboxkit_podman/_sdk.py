@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import socket
+import urllib.parse
 import warnings
 from typing import Any
 
@@ -20,29 +22,27 @@ __all__ = ["errors", "make_client"]
 errors = podman.errors
 
 
-class _Connection(podman.api.uds.UDSConnection):
-    def connect(self) -> None:
-        # The SDK's own leaves the socket open when nothing listens. `uds` is the address that make_client gave.
-        path = Address(self.uds).socket_path
-        assert path is not None
-        timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
-        self.sock: socket.socket = connect_unix(path, timeout)
+@functools.lru_cache(maxsize=8)
+def _pool_class(path: str) -> type[podman.api.uds.UDSConnectionPool]:
+    """The SDK's pool for a unix socket, with connections that leave nothing open when nothing listens."""
 
+    class Connection(podman.api.uds.UDSConnection):
+        def connect(self) -> None:
+            timeout = self.timeout if isinstance(self.timeout, (int, float)) else None
+            self.sock: socket.socket = connect_unix(path, timeout)
 
-class _Pool(podman.api.uds.UDSConnectionPool):
-    ConnectionCls = _Connection
+    class Pool(podman.api.uds.UDSConnectionPool):
+        ConnectionCls = Connection
+
+    return Pool
 
 
 def make_client(address: Address, api_version: str, timeout: float) -> Any:
     """An APIClient of the SDK. It sends nothing before its first call."""
-    client = podman.api.client.APIClient(
-        _base_url(address), version=api_version, timeout=timeout, num_pools=1, max_pool_size=1
-    )
-    if address.socket_path is not None:
+    path = address.socket_path
+    url = address.url if path is None else f"unix://{urllib.parse.quote(path)}"
+    client = podman.api.client.APIClient(url, version=api_version, timeout=timeout, num_pools=1, max_pool_size=1)
+    if path is not None:
         adapter: Any = client.get_adapter("http://")
-        adapter.poolmanager.pool_classes_by_scheme = {"http": _Pool}
+        adapter.poolmanager.pool_classes_by_scheme = {"http": _pool_class(path)}
     return client
-
-
-def _base_url(address: Address) -> str:
-    return address.url if address.socket_path is None else f"unix://{address.socket_path}"

@@ -48,6 +48,7 @@ import pytest
 _MODULES = (
     *("_suite", "_watch", "_inside", "_threads", "_whole", "_commands", "_output", "_input", "_arguments", "_timeouts"),
     *("_aborts", "_hostile", "_refusals", "_lifecycle", "_processes", "_isolation", "_streams", "_interaction", "_concurrency"),
+    *("_files", "_file_safety", "_file_transfers"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
@@ -55,6 +56,9 @@ from ._aborts import Aborts, AbortSignals  # noqa: E402
 from ._arguments import Arguments, Environment, WorkingFolder  # noqa: E402
 from ._commands import BackgroundChildren, Commands  # noqa: E402
 from ._concurrency import Concurrency, ManyInARow  # noqa: E402
+from ._file_safety import Atomicity, Outside  # noqa: E402
+from ._file_transfers import Pages, Search, Seeding, Transfers  # noqa: E402
+from ._files import FileContents, FileNames, Folders  # noqa: E402
 from ._hostile import Hostile  # noqa: E402
 from ._input import Input  # noqa: E402
 from ._interaction import Callbacks, OpenInput, Terminals  # noqa: E402
@@ -101,5 +105,14 @@ class Conformance(
     Callbacks,
     Concurrency,
     ManyInARow,
+    FileContents,
+    FileNames,
+    Folders,
+    Outside,
+    Atomicity,
+    Pages,
+    Search,
+    Transfers,
+    Seeding,
 ):
     """The whole suite; see the package's docstring."""

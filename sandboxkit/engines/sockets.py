@@ -8,9 +8,11 @@ import socket
 import ssl
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sandboxkit.streams import MultiplexedStream
+
+from .tls import TlsSocket
 
 __all__ = ["connect_unix", "listener_pid", "stream_of", "unix_problem"]
 
@@ -67,8 +69,8 @@ def stream_of(response: Any) -> MultiplexedStream:
     with contextlib.suppress(OSError):  # SSLWantReadError: nothing there
         early = reader.peek() or b""
     if isinstance(sock, ssl.SSLSocket):
-        # A TLS session can't be duplicated. The response closes the socket when it is collected: it is kept.
-        return MultiplexedStream(sock, keep=response, early=early)
+        # A TLS session can't be duplicated: the response, which would close it, goes with the stream.
+        return MultiplexedStream(cast("socket.socket", TlsSocket(sock, response)), early=early)
     own = socket.socket(fileno=os.dup(sock.fileno()))
     try:
         stream = MultiplexedStream(own, early=early)

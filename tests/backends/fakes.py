@@ -111,8 +111,8 @@ def _handler(answer: Answerer) -> type[http.server.BaseHTTPRequestHandler]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = do_PUT = do_HEAD = _any
-
+    for method in ("GET", "POST", "DELETE", "PUT", "HEAD"):
+        setattr(Handler, f"do_{method}", Handler._any)
     return Handler
 
 
@@ -179,7 +179,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def registry(name: str, layer: Path) -> Answerer:
-    """A registry with one image of one layer, tag `latest` (the OCI distribution specification, as far as a pull goes)."""
+    """A registry with one image of one layer, tag `latest` (OCI distribution specification, as far as pulls go)."""
     raw = layer.read_bytes()
     packed = gzip.compress(raw, 1, mtime=0)
     config = {

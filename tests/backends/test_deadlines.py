@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -96,6 +97,20 @@ def test_a_create_that_times_out_is_not_repeated_and_its_container_is_removed(
     assert caught.value.retryable
     assert "timed out" in str(caught.value)
     assert len(engine.fake.asked("POST", "/containers/create")) == 1
+    assert len(engine.fake.asked("DELETE", "/containers/c0ffee")) == 1
+    assert engine.labels is None
+
+
+def test_a_create_that_is_interrupted_leaves_nothing(at: Any, name: str, spec: ContainerSpec) -> None:
+    engine = LateEngine(name, late=0.6)
+    backend = at(engine, name, timeout=10)
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        backend.create(spec)
+    timer.join()
     assert len(engine.fake.asked("DELETE", "/containers/c0ffee")) == 1
     assert engine.labels is None
 

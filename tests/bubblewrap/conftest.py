@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 
@@ -13,7 +14,7 @@ Inside = Callable[..., str]
 
 def python_paths() -> list[str]:
     """What a sandbox needs besides /usr for a `python3` of its own: nothing, or the virtual environment of this one."""
-    return [] if sys.base_prefix.startswith("/usr") else [sys.prefix]
+    return [] if shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") else [sys.prefix]
 
 
 @pytest.fixture(scope="session")

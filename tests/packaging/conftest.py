@@ -31,7 +31,7 @@ def clean_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "_agents", "*.egg-info")
     for folder in ("agent", "backends", "sandboxkit", "tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignore)
-    for name in ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"):
+    for name in ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"):
         shutil.copy(ROOT / name, copy)
     return copy
 

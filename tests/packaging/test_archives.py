@@ -55,9 +55,9 @@ def test_the_sdist_has_the_sources_of_both_languages(sdist: Path) -> None:
         paths = [name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()]
     c_sources = {f"agent/{path.name}" for path in (ROOT / "agent").glob("*.[ch]")}
     assert any(name.endswith(".c") for name in c_sources)
-    project = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}
+    project = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"}
     build = {"agent/CFLAGS", "agent/PROTOCOL.md", "agent/build_agent.py"}
-    generated = {"PKG-INFO", "setup.cfg"}
+    generated = {"PKG-INFO"}
     expected = modules("sandboxkit") | modules("backends") | c_sources | project | build | generated
     assert {path for path in paths if ".egg-info/" not in path} == expected | {"sandboxkit/py.typed"}
 

@@ -1,0 +1,231 @@
+"""Sessions that are stopped and resumed, and images made of them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    ConfigError,
+    Lifecycle,
+    Security,
+    Session,
+    SessionLostError,
+    SessionNotFoundError,
+    SessionState,
+    Workspace,
+    attach,
+    prune,
+)
+from sandboxkit.backend import Feature
+from sandboxkit.errors import EngineError, SessionBusyError, UnsupportedError
+
+from ._inside import fresh, living, read, sh, wait_for_file
+from ._lifecycle_detached import Lasting
+from ._suite import needs, without
+from ._threads import Background
+from ._watch import wait_until
+
+
+class Resuming(Lasting):
+    """`create_session(keep=True)`, `stop` and `Sandbox.resume`."""
+
+    def resumed(self, id: str, **options: Any) -> Session:
+        """`Sandbox.resume`, by a Sandbox that knows nothing of the session; it is destroyed after the test."""
+        session = self.sandbox("no-such-image", **options).resume(id)
+        self.rig._own.append(session)
+        return session
+
+    @needs(Feature.RESUME)
+    def test_files_and_settings_come_back(self) -> None:
+        """Issue 5: limits and policies are rebuilt from labels, not from memory."""
+        path = fresh()
+        limits = self.limits(timeout=17, max_output_bytes=100, pids=64)
+        session = self.lasting(keep=True, limits=limits, env={"NAME": "value"})
+        sh(session, 'mkdir "$1"; echo kept >"$1/file"; chmod 600 "$1/file"', path).check()
+        session.stop()
+        assert session.state is SessionState.STOPPED
+        session.stop()
+        with pytest.raises(SessionLostError, match="resume"):
+            session.exec("true")
+        assert not self.is_running(session.id)
+        again = self.resumed(session.id)
+        assert (again.id, again.state, again.limits) == (session.id, SessionState.RUNNING, limits)
+        assert read(again, f"{path}/file") == "kept\n"
+        assert sh(again, 'stat -c %a "$1/file"', path).stdout == "600\n"
+        assert sh(again, 'echo "$NAME"; head -c 1000 /dev/zero').stdout_truncated
+        again.destroy()
+        assert not self.is_there(session.id)
+
+    @needs(Feature.RESUME)
+    def test_it_can_be_stopped_and_resumed_again_and_again(self) -> None:
+        """At once, too: nothing of the engine's own tidying up comes in between."""
+        path = fresh()
+        session = self.lasting(keep=True)
+        for number in range(3):
+            sh(session, 'echo "$2" >>"$1"', path, str(number)).check()
+            session.stop(grace=0)
+            session = self.resumed(session.id)
+        assert read(session, path) == "0\n1\n2\n"
+
+    @needs(Feature.RESUME)
+    def test_running_commands_get_the_grace(self) -> None:
+        """SIGTERM, and what handles it in time may tidy up; background processes die."""
+        path = fresh()
+        session = self.lasting(keep=True)
+        script = 'trap \'echo tidied >"$1.end"; exit\' TERM; sleep 1000 & echo x >"$1"; wait'
+        running = Background(lambda: sh(session, script, path))
+        wait_for_file(session, path)
+        background = sh(session, "setsid sleep 1000 & true").background_pids
+        session.stop(grace=10)
+        assert running.result().aborted
+        again = self.resumed(session.id)
+        assert read(again, f"{path}.end") == "tidied\n"
+        assert "sleep" not in sh(again, "ps -o comm= 2>/dev/null; cat /proc/[0-9]*/comm").stdout
+        assert background
+
+    @needs(Feature.RESUME)
+    def test_what_ignores_the_grace_is_killed(self) -> None:
+        """And `stop` returns."""
+        session, path = self.lasting(keep=True), fresh()
+        running = Background(lambda: sh(session, "trap '' TERM; echo x >\"$1\"; while :; do sleep 1; done", path))
+        wait_for_file(session, path)
+        session.stop(grace=0.2)
+        assert running.result().aborted
+        assert not self.is_running(session.id)
+
+    @needs(Feature.RESUME)
+    def test_a_killed_owner_leaves_it_stopped(self) -> None:
+        """Its files are there for the next process."""
+        path = fresh()
+
+        def body(tell: Callable[[str], None], backend: Any) -> None:
+            sandbox = self.sandbox()
+            sandbox._backend = backend
+            session = sandbox.create_session(id="kept-1", keep=True)
+            sh(session, 'echo kept >"$1"', path).check()
+            tell("made")
+            signal.pause()
+
+        with self.child(body) as child:
+            assert child.read_line() == "made"
+            with pytest.raises(SessionBusyError, match="running"):
+                self.resumed("kept-1")
+            child.kill()
+        wait_until(lambda: not self.is_running("kept-1"), "it ends with its owner", 20)
+        assert "kept-1" not in {found.name for found in prune(backend=self.backend)}
+        session = self.resumed("kept-1")
+        assert read(session, path) == "kept\n"
+
+    @needs(Feature.RESUME, Feature.DETACHED)
+    def test_a_detached_session_can_be_stopped_and_resumed(self) -> None:
+        """Both at once."""
+        path = fresh()
+        session = self.lasting(keep=True, detached=True)
+        sh(session, 'echo kept >"$1"', path).check()
+        session.stop()
+        with pytest.raises(SessionNotFoundError, match="resume"):
+            attach(session.id, backend=self.backend)
+        again = self.resumed(session.id)
+        assert read(again, path) == "kept\n"
+        with pytest.raises(SessionBusyError, match="attach"):
+            self.resumed(session.id)
+        again.detach()
+        assert read(self.attached(session.id), path) == "kept\n"
+
+    @needs(Feature.RESUME)
+    def test_leaving_the_block_keeps_a_stopped_session(self) -> None:
+        """And destroys one that runs."""
+        with self.lasting(keep=True) as session:
+            session.stop()
+        assert self.is_there(session.id)
+        with self.resumed(session.id) as again:
+            assert again.exec("true").ok
+        assert not self.is_there(session.id)
+
+    @needs(Feature.RESUME)
+    def test_a_stopped_session_can_be_destroyed(self) -> None:
+        """By the object that stopped it."""
+        session = self.lasting(keep=True)
+        session.stop()
+        session.destroy()
+        assert session.state is SessionState.DESTROYED
+        assert not self.is_there(session.id)
+        with pytest.raises(SessionNotFoundError, match="list_sessions"):
+            self.resumed(session.id)
+
+    @needs(Feature.RESUME)
+    def test_a_resume_that_fails_keeps_the_files(self) -> None:
+        """It is stopped again, and can be resumed later."""
+        path = fresh()
+        session = self.lasting(keep=True)
+        sh(session, 'echo kept >"$1"', path).check()
+        session.stop()
+        start = self.backend.start
+
+        def fail(container_id: str) -> None:
+            start(container_id)
+            raise EngineError("no")
+
+        self.backend.start = fail  # type: ignore[method-assign]
+        try:
+            with pytest.raises(EngineError, match="no"):
+                self.resumed(session.id)
+        finally:
+            self.backend.start = start  # type: ignore[method-assign]
+        assert not self.is_running(session.id)
+        assert read(self.resumed(session.id), path) == "kept\n"
+
+    @needs(Feature.RESUME)
+    def test_its_clock_runs_on_while_it_is_stopped(self) -> None:
+        """`Lifecycle(ttl)` counts from the start; one whose time is over is not resumed."""
+        session = self.lasting(keep=True, lifecycle=Lifecycle(ttl=4))
+        session.stop()
+        again = self.resumed(session.id)
+        wait_until(lambda: again.state is SessionState.LOST, "it ends on its first clock", 10)
+        with pytest.raises(SessionNotFoundError, match="time to live"):
+            self.resumed(session.id)
+
+    @needs(Feature.RESUME, Feature.READONLY_ROOTFS, Feature.USERS)
+    def test_its_security_is_proved_again(self) -> None:
+        """A read-only root and a user of its own are in force as before."""
+        session = self.lasting(keep=True, security=Security(readonly_rootfs=True, user="1000:1000"))
+        sh(session, "echo x >file").check()
+        session.stop()
+        again = self.resumed(session.id)
+        assert sh(again, "id -u; echo x >/file; cat file").stdout == "1000\nx\n"
+        assert "NoNewPrivs:\t1" in sh(again, "cat /proc/self/status").stdout
+
+    @needs(Feature.RESUME, Feature.VOLUMES)
+    def test_a_volume_has_one_writer_after_a_resume_too(self) -> None:
+        """A stopped session does not hold it; one that is resumed is refused while another does."""
+        name = f"conformance-{uuid.uuid4().hex[:12]}"
+        session = self.lasting(keep=True, workspace=Workspace.volume(name, keep=False))
+        session.stop()
+        with self.create(workspace=Workspace.volume(name)) as other:
+            with pytest.raises(SessionBusyError, match=other.id):
+                self.resumed(session.id)
+            assert other.exec("true").ok
+        again = self.resumed(session.id)
+        with pytest.raises(SessionBusyError, match=session.id):
+            self.create(workspace=Workspace.volume(name))
+        again.destroy()
+
+    def test_a_session_that_is_not_kept_can_not_be_stopped(self) -> None:
+        """The error says how; nothing happened."""
+        with self.create() as session:
+            with pytest.raises(ConfigError, match="keep=True"):
+                session.stop()
+            assert session.exec("true").ok
+
+    @without(Feature.RESUME)
+    def test_keep_is_unsupported(self) -> None:
+        """A feature that is not declared raises, and nothing is made."""
+        with pytest.raises(UnsupportedError, match="keep"):
+            self.sandbox().create_session(id="unsupported-2", keep=True)
+        assert not self.is_there("unsupported-2")

@@ -1,9 +1,10 @@
-"""How long `destroy` takes against the engine's own forced removal of a running container: ratios of medians, per engine.
+"""How long `destroy` takes against the engine's own forced removal of a running container: ratios of medians, per
+engine.
 
     python benchmarks/destroy.py [--runs 10]
 
-The engine removes a like container (`sleep`, no network, an anonymous volume) by the one call that is quickest: force, with its volumes, and on
-Podman without the ten seconds that it gives a program to end.
+The engine removes a like container (`sleep`, no network, an anonymous volume) by the one call that is quickest: force,
+with its volumes, and on Podman without the ten seconds that it gives a program to end.
 """
 
 from __future__ import annotations

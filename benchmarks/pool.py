@@ -2,7 +2,8 @@
 
     python benchmarks/pool.py [--runs 10]
 
-Cold is create_session and a first `true`; warm is entering `pool.acquire()` when the pool is full, and the same with a first `true`.
+Cold is create_session and a first `true`; warm is entering `pool.acquire()` when the pool is full, and the same with a
+first `true`.
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ def measure(engine: Engine, runs: int) -> None:
     colds, acquires, firsts = (statistics.median(column) for column in zip(*times, strict=True))
     print(engine)
     print(f"  cold start with a first command    {colds * 1000:9.3f} ms")
-    print(
-        f"  acquire                            {acquires * 1000:9.3f} ms   1/{colds / acquires:.0f} (must be at most 1/50)"
-    )
+    print(f"  acquire  {acquires * 1000:9.3f} ms   1/{colds / acquires:.0f} (must be at most 1/50)")
     print(f"  acquire with a first command       {firsts * 1000:9.3f} ms   1/{colds / firsts:.0f}")
 
 

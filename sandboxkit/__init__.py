@@ -41,6 +41,7 @@ from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
 from .session import Session, SessionState
 from .sessions import Owner, Pruned, SessionInfo, attach, list_sessions, prune, remove_session
+from .snapshots import Snapshot, list_snapshots, remove_snapshot
 from .version import __version__
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "SessionLostError",
     "SessionNotFoundError",
     "SessionState",
+    "Snapshot",
     "StderrEvent",
     "StdoutEvent",
     "TextPage",
@@ -104,6 +106,8 @@ __all__ = [
     "__version__",
     "attach",
     "list_sessions",
+    "list_snapshots",
     "prune",
     "remove_session",
+    "remove_snapshot",
 ]

@@ -12,17 +12,38 @@ from .errors import ConfigError
 
 __all__ = ["bind_user", "checked_bind", "checked_engine"]
 
-# Never, whoever lists them: what configures or is the host. A folder inside the first group is refused, too, unless listed.
-_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var/run")
-_OWN_PLACES = ("/home", "/media", "/mnt", "/opt", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")  # noqa: S108 - refused
-_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock")
+# Never, whoever lists them: what configures or is the host. A folder inside the first group is refused, too, unless
+# listed.
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/run",
+)
+_OWN_PLACES = ("/home", "/media", "/mnt", "/opt", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")  # noqa: S108
+_SOCKETS = (
+    "/var/run/docker.sock",
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+)
 
 
 def checked_bind(host_path: str | os.PathLike[str], allowed: Iterable[str | os.PathLike[str]]) -> str:
     """The folder without symbolic links, or ConfigError saying why it may not be a workspace.
 
-    It must exist and belong to the caller, or lie in a folder that `allowed` lists. Never: the root, a home folder or one above it, the
-    host's own folders, one that holds an engine's socket. Hidden folders right in a home (`.ssh`, `.config`) only when listed.
+    It must exist and belong to the caller, or lie in a folder that `allowed` lists. Never: the root, a home folder or
+    one above it, the host's own folders, one that holds an engine's socket. Hidden folders right in a home (`.ssh`,
+    `.config`) only when listed.
     """
     asked = os.fspath(host_path)
     if not os.path.isabs(asked):
@@ -53,14 +74,16 @@ def checked_bind(host_path: str | os.PathLike[str], allowed: Iterable[str | os.P
 def checked_engine(path: str, url: str) -> None:
     """ConfigError when the engine runs elsewhere, or its socket is in the folder."""
     if not url.startswith("unix://"):
-        _refuse(path, f"a folder of the engine's own host, and the engine at {url} may run elsewhere; use Workspace.volume")
+        _refuse(
+            path, f"a folder of the engine's own host, and the engine at {url} may run elsewhere; use Workspace.volume"
+        )
     socket = os.path.realpath(url.removeprefix("unix://"))
     if _is_inside(socket, path):
         _refuse(path, "a folder without an engine's socket in it: whoever has that has the host")
 
 
 def bind_user(path: str, url: str, *, rootless: bool) -> str | None:
-    """As whom commands must run to own what they write there: `uid:gid` inside; None when nobody inside is the owner."""
+    """As whom commands must run to own what they write there: `uid:gid` inside; None when no one inside is it."""
     found = os.stat(path)
     if not rootless:
         return f"{found.st_uid}:{found.st_gid}"

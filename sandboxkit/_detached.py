@@ -1,4 +1,4 @@
-"""Reaching the agent of a session that has no owner's stream: one engine exec of its program in connect mode (PROTOCOL.md §7)."""
+"""Reaching the agent of a session without an owner's stream: one engine exec of its program, to connect (§7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import EngineError, SessionBusyError, SessionLostError
 __all__ = ["TOKEN_VARIABLE", "connect_agent", "fresh_token"]
 
 TOKEN_VARIABLE = "SANDBOXKIT_TOKEN"  # noqa: S105 - a name
-"""In the container's environment, which the engine gives to what it runs there. PID 1 takes it from that of every command."""
+"""In the container's environment, which the engine gives to what it runs there. PID 1 keeps it from every command."""
 
 _HELLO_TIMEOUT = 60.0
 _LISTENING = 20.0
@@ -57,8 +57,10 @@ def _raise_if_refused(hello: Hello) -> None:
     refused = hello.facts.get("refused")
     if refused == "busy":
         raise SessionBusyError(
-            "Another process is attached to this session. Wait until it has gone, or pass takeover=True to end its connection "
-            "and the commands it runs."
+            "Another process is attached to this session. Wait until it has gone, or pass takeover=True to end its "
+            "connection and the commands it runs."
         )
     if refused is not None:
-        raise EngineError(f"The session's agent refused the connection ({refused[:40]}). Was its container made by hand?")
+        raise EngineError(
+            f"The session's agent refused the connection ({refused[:40]}). Was its container made by hand?"
+        )

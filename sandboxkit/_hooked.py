@@ -1,4 +1,4 @@
-"""A session that tells hooks. Sessions without hooks are plain ones, so that hooks cost nobody anything but those who have them."""
+"""A session that tells hooks. Without hooks a session is a plain one, so that they cost only those who have them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HookedSession(AgentSession):
         self._numbers = itertools.count(1)
         self._made = time.monotonic()
 
-    def exec(self, command: str, args: Sequence[str] = (), **options: Any) -> ExecResult:  # type: ignore[override]
+    def exec(self, command: str, args: Sequence[str] = (), **options: Any) -> ExecResult:
         ended = self._begin(command, streamed=False)
         try:
             result = super().exec(command, args, **options)
@@ -49,7 +49,7 @@ class HookedSession(AgentSession):
         ended(result, None)
         return result
 
-    def exec_stream(self, command: str, args: Sequence[str] = (), **options: Any) -> ExecStream:  # type: ignore[override]
+    def exec_stream(self, command: str, args: Sequence[str] = (), **options: Any) -> ExecStream:
         ended = self._begin(command, streamed=True)
         try:
             return _HookedStream(super().exec_stream(command, args, **options), ended)
@@ -58,6 +58,7 @@ class HookedSession(AgentSession):
             raise
 
     def destroy(self) -> None:
+        self._connection.raise_if_forked()
         with self._destroying:
             if self._state is SessionState.DESTROYED:
                 return

@@ -1,7 +1,8 @@
-"""The labels on what sandboxkit makes on an engine, and what they say about its owner: who made it, and whether it lives.
+"""The labels on what sandboxkit makes on an engine, and what they say about its owner: who made it, and whether it
+lives.
 
-Labels are what another process, or a later version, knows of a session. Their names and formats only ever grow; `SCHEMA`
-counts what older versions would misread.
+Labels are what another process, or a later version, knows of a session. Their names and formats only ever grow;
+`SCHEMA` counts what older versions would misread.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "PREFIX",
     "ROLE",
     "SESSION",
+    "SNAPSHOT",
     "TEMPORARY",
     "VOLUME",
     "VOLUME_SHARED",
@@ -49,6 +51,8 @@ DETACHED = "sandboxkit.detached"
 KEEP = "sandboxkit.keep"
 """`1` when it may be stopped and resumed, so that not running does not mean dead."""
 
+SNAPSHOT = "sandboxkit.snapshot"
+"""On an image: the id of the session that it was made of."""
 TEMPORARY = "sandboxkit.temporary"
 """`1` on a volume that goes with its session."""
 VOLUME = "sandboxkit.volume"

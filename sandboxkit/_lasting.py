@@ -123,7 +123,9 @@ def _raise_if_running(status: ContainerStatus, session_id: str) -> None:
     if is_true(status.labels, DETACHED) and status.running:
         raise SessionBusyError(f"Session {session_id} is running. Use sandboxkit.attach({session_id!r}).")
     if owner is None or owner.is_alive is not False:
-        raise SessionBusyError(f"Session {session_id} is running, and its owner is not known to be gone. Stop it there.")
+        raise SessionBusyError(
+            f"Session {session_id} is running, and its owner is not known to be gone. Stop it there."
+        )
     # Its owner is gone, so its stream has ended and its agent is on its way out.
     raise SessionBusyError(f"Session {session_id} is still ending. Try again in a moment.")
 
@@ -163,5 +165,3 @@ def _opened(backend: Backend, status: ContainerStatus, connection: Connection, h
     except BaseException:
         connection.shutdown()
         raise
-
-

@@ -41,6 +41,12 @@ class Launched:
     container_id: str
     connection: Connection
 
+    def discard(self, backend: Backend) -> None:
+        """End both, on the way out of an error: what fails here is not told."""
+        self.connection.close(SessionLostError("The session could not be created."))
+        with contextlib.suppress(SandboxError):
+            backend.remove(self.container_id)
+
 
 def check_limits(limits: Limits, info: EngineInfo) -> None:
     """LimitsNotEnforceableError for the first limit the engine would ignore in silence, unless that is allowed."""

@@ -17,6 +17,7 @@ from . import _validate as check
 from ._channel import Connection
 from ._input import Input, InputSource
 from ._run import Collector, Request, Run
+from ._snapshot import Snapshot, take_snapshot
 from .abort import Abort, checked_abort
 from .backend import WORKSPACE_FOLDER, Backend, EngineInfo, Feature
 from .backend_parts import running_of
@@ -218,7 +219,7 @@ class AgentSession:
         self._connection.raise_if_forked()
         if not self._keep:
             raise ConfigError(
-                f"Session {self._id} goes when it ends, so it can't be stopped: make it with create_session(keep=True).",
+                f"Session {self._id} goes when it ends and can't be stopped: make it with create_session(keep=True).",
                 details={"session": self._id},
             )
         with self._destroying:
@@ -228,18 +229,24 @@ class AgentSession:
             self._state = SessionState.STOPPING
             try:
                 end_commands(self._connection, grace)
-                self._connection.close(SessionLostError(f"Session {self._id} was stopped. Use Sandbox.resume({self._id!r})."))
+                lost = f"Session {self._id} was stopped. Use Sandbox.resume({self._id!r})."
+                self._connection.close(SessionLostError(lost))
                 running_of(self._backend, Feature.RESUME, "stop").stop(self._container)
                 self._state = SessionState.STOPPED
             finally:
                 if self._state is SessionState.STOPPING:
                     self._state = SessionState.RUNNING  # or lost, if it came so far; it can be called again
 
+    def snapshot(self, tag: str) -> Snapshot:
+        self._connection.raise_if_forked()
+        self._raise_if_over()
+        return take_snapshot(self._backend, self._container, self._id, tag)
+
     def detach(self) -> None:
         self._connection.raise_if_forked()
         if not self._detached:
             raise ConfigError(
-                f"Session {self._id} ends with its process: make it with create_session(detached=True) to let go of it.",
+                f"Session {self._id} ends with its process. To let go of one, use create_session(detached=True).",
                 details={"session": self._id},
             )
         with self._destroying:
@@ -247,7 +254,8 @@ class AgentSession:
                 return
             self._raise_if_over()
             self._state = SessionState.DETACHED
-            self._connection.close(SessionLostError(f"This process let go of session {self._id}. Use attach({self._id!r})."))
+            lost = f"This process let go of session {self._id}. Use sandboxkit.attach({self._id!r})."
+            self._connection.close(SessionLostError(lost))
 
     def _raise_if_over(self) -> None:
         if self._state is SessionState.DESTROYED:
@@ -429,7 +437,7 @@ def _never_ran(request: Request) -> ExecResult:
 
 
 def end_commands(connection: Connection, grace: float) -> None:
-    """SIGTERM to what runs, SIGKILL to what is left after `grace` seconds; returns when nothing runs, or a bit later."""
+    """SIGTERM to what runs, SIGKILL to what is left after `grace` seconds; returns when nothing runs, or later."""
     end = time.monotonic() + grace + 1.0
     with contextlib.suppress(SandboxError):
         for channel in connection.open_channels:

@@ -1,4 +1,4 @@
-"""A session's settings as one label, so that another process, or this one a week later, knows them from the engine alone."""
+"""A session's settings as one label, so that another process, a week later, knows them from the engine alone."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def _plain(owner: object, field: object, value: Any) -> Any:
 
 
 def _made(kind: type[T], found: Mapping[str, Any], /, **enums: type[enum.Enum]) -> T:
-    known = {field.name for field in attrs.fields(kind)}  # type: ignore[misc]
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if name in known}
+    known = {field.name for field in attrs.fields(kind)}  # type: ignore[arg-type]
+    values = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if name in known
+    }
     for name, members in enums.items():
         if name in values:
             values[name] = members(values[name])

@@ -55,7 +55,12 @@ def upload(applets: Applets, call: Call, host_path: str, bounds: Bounds, progres
         mode = os.fstat(fd).st_mode & 0o777
         written = Call(
             "write",
-            *(call.path, 4, mode, size, most, token),
+            call.path,
+            4,
+            mode,
+            size,
+            most,
+            token,
             what="written",
             path=call.path,
             input=file_chunks(fd, size, os.path.basename(host_path), progress),
@@ -92,7 +97,11 @@ def download(
         return _download_file(applets, call, host_path, min(bounds.file_max, total_max), progress)
     pack = Call(
         "pack",
-        *(call.path, bounds.file_max, total_max, bounds.entries_max, *bounds.exclude),
+        call.path,
+        bounds.file_max,
+        total_max,
+        bounds.entries_max,
+        *bounds.exclude,
         what="read",
         path=call.path,
         timeout=call.timeout,

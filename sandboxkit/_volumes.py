@@ -1,4 +1,4 @@
-"""Named volumes as workspaces: made before the container, held by one session at a time, gone with the session if so asked."""
+"""Named volumes as workspaces: made before the container, held by one session at a time, gone with it if so asked."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def make_volume(backend: Backend, workspace: Workspace, session_id: str) -> bool
 
 
 def security_for(workspace: Workspace, security: Security, info: EngineInfo) -> Security:
-    """The same, as the folder's owner where no user was asked for; ConfigError when this engine can't have the folder."""
+    """The same, as a folder's owner where no user was asked for; ConfigError when this engine can't have the folder."""
     if workspace.kind is not WorkspaceKind.BIND:
         return security
     assert workspace.host_path is not None
@@ -84,9 +84,10 @@ def holder_labels(workspace: Workspace) -> dict[str, str]:
 def claim(backend: Backend, workspace: Workspace, session_id: str) -> None:
     """Make sure that no other session writes to the volume: called when the container is made and not yet started.
 
-    Each looks only after its own container is on the engine, so of two at the same moment at least one sees the other. One that
-    runs has won. Of two that do not run yet the older gives way to nobody, and waits until the younger, which may have
-    looked before it could see the older, has started or gone. So there is never a second one; SessionBusyError.
+    Each looks only after its own container is on the engine, so of two at the same moment at least one sees the other.
+    One that runs has won. Of two that do not run yet the older gives way to nobody, and waits until the younger, which
+    may have looked before it could see the older, has started or gone. So there is never a second one;
+    SessionBusyError.
     """
     if workspace.kind is not WorkspaceKind.VOLUME:
         return
@@ -100,8 +101,8 @@ def claim(backend: Backend, workspace: Workspace, session_id: str) -> None:
         for other in others:
             if not _is_waiting(other) or _order(other) < _order(mine) or time.monotonic() > end:
                 raise SessionBusyError(
-                    f"Session {other.labels.get(SESSION)} uses the volume {workspace.name!r}. Destroy that session, use "
-                    "another volume, or let all that use this one say shared=True.",
+                    f"Session {other.labels.get(SESSION)} uses the volume {workspace.name!r}. Destroy that session, or "
+                    "use another volume, or let all that use this one say shared=True.",
                     details={"volume": workspace.name or "", "session": other.labels.get(SESSION, "")},
                 )
         threading.Event().wait(_PAUSE)

@@ -69,6 +69,8 @@ class Feature(str, enum.Enum):
     """Sessions that outlive their stream: the backend has the part `running` (`sandboxkit.backend_parts`)."""
     RESUME = "resume"
     """Sessions that can be stopped and resumed: the backend has the part `running`."""
+    SNAPSHOTS = "snapshots"
+    """Images made of sessions: the backend has the part `snapshots` (`sandboxkit.backend_parts`)."""
     CRASH_CLEANUP = "crash_cleanup"
     """When the host process is killed, container and volume go by themselves."""
 

@@ -15,7 +15,16 @@ import attrs
 from .backend import Backend, ByteStream, Feature
 from .errors import UnsupportedError
 
-__all__ = ["Running", "VolumeStatus", "Volumes", "running_of", "volumes_of"]
+__all__ = [
+    "ImageStatus",
+    "Running",
+    "Snapshots",
+    "VolumeStatus",
+    "Volumes",
+    "running_of",
+    "snapshots_of",
+    "volumes_of",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -49,8 +58,8 @@ class Volumes(Protocol):
 class Running(Protocol):
     """Containers whose stream is not their life: `Feature.DETACHED` and `Feature.RESUME`.
 
-    A container of a spec with `detached` has no stream: `Backend.attach` is never called for it. One with `keep` stays when
-    it has ended; `Backend.attach` and `Backend.start` then work as for a new one, and `Backend.remove` removes it.
+    A container of a spec with `detached` has no stream: `Backend.attach` is never called for it. One with `keep` stays
+    when it has ended; `Backend.attach` and `Backend.start` then work as for a new one, and `Backend.remove` removes it.
     """
 
     def connect(self, container_id: str, command: Sequence[str]) -> ByteStream:
@@ -67,6 +76,43 @@ class Running(Protocol):
     def stop(self, container_id: str) -> None:
         """End what runs in it, at once (SIGKILL); its files stay. No error when it does not run."""
         ...
+
+
+@attrs.frozen(kw_only=True)
+class ImageStatus:
+    """An image that was made of a container. `tag` is `name:version`."""
+
+    id: str
+    tag: str
+    size: int
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+
+
+class Snapshots(Protocol):
+    """Images made of containers (`Feature.SNAPSHOTS`)."""
+
+    def commit(self, container_id: str, tag: str, labels: Mapping[str, str], folder: str | None) -> ImageStatus:
+        """Make an image of a container's root filesystem, running or not, with the content of `folder`, a volume,
+        in its place.
+
+        Its configuration is that of the image the container was made from; of the container's labels and environment
+        nothing
+        with a value is left. An image that had the tag loses it. On an error nothing new has the tag.
+        """
+        ...
+
+    def list(self, labels: Mapping[str, str]) -> Sequence[ImageStatus]:
+        """Tagged images with all these labels; an empty value matches any."""
+        ...
+
+    def remove(self, tag: str) -> bool:
+        """Whether there was one."""
+        ...
+
+
+def snapshots_of(backend: Backend, wanted_for: str) -> Snapshots:
+    """The part, or UnsupportedError that names what it was wanted for."""
+    return cast(Snapshots, _part(backend, Feature.SNAPSHOTS, "snapshots", wanted_for))
 
 
 def running_of(backend: Backend, feature: Feature, wanted_for: str) -> Running:

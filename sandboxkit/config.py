@@ -13,7 +13,7 @@ import attrs
 from . import _validate as check
 from ._binds import checked_bind
 
-__all__ = ["Limits", "Lifecycle", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
+__all__ = ["Lifecycle", "Limits", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
 
 _LONGEST = 49 * 24 * 3600  # the protocol counts milliseconds in 32 bits
 MIB = 1024 * 1024
@@ -176,7 +176,8 @@ class Workspace:
         """A named volume of the engine's, whose files are there again for the next session.
 
         - `create`: make it when it is missing. `keep=False`: what was made for this session goes with it.
-        - `shared`: other sessions may use it at the same time, if they say so too. Without it a second session is refused
+        - `shared`: other sessions may use it at the same time, if they say so too. Without it a second session is
+          refused
           with SessionBusyError, from whatever process or host it comes.
 
         The folder is given to the session's user; with `shared` it is writable for everybody.
@@ -196,9 +197,10 @@ class Workspace:
     ) -> Workspace:
         """A folder of this host, for trusted use: what runs in the sandbox reads and, unless `read_only`, writes there.
 
-        It must belong to the caller, or lie in a folder that `allowed` lists; symbolic links are resolved now. Refused with
-        ConfigError: `/`, a home folder or one above it, folders of the system, one that holds an engine's socket, hidden
-        folders of a home, and any engine that may run on another host. Unless `Security.user` is set, commands run as the folder's owner.
+        It must belong to the caller, or lie in a folder that `allowed` lists; symbolic links are resolved now. Refused
+        with ConfigError: `/`, a home folder or one above it, folders of the system, one that holds an engine's socket,
+        hidden folders of a home, and any engine that may run on another host. Unless `Security.user` is set,
+        commands run as the folder's owner.
         """
         check.boolean("workspace.read_only", read_only)
         return cls(WorkspaceKind.BIND, host_path=checked_bind(host_path, allowed), read_only=read_only)
@@ -208,8 +210,8 @@ class Workspace:
 class Lifecycle:
     """When a session ends by itself, whoever lives or does not: the agent inside holds both clocks.
 
-    - `ttl`: seconds from its start; a stopped session's clock runs on. `idle_timeout`: seconds without a command running and
-      without a request. None: no bound.
+    - `ttl`: seconds from its start; a stopped session's clock runs on. `idle_timeout`: seconds without a command
+      running and without a request. None: no bound.
     """
 
     ttl: float | None = None

@@ -108,7 +108,7 @@ def _rebuild(
     error = cls.__new__(cls)
     Exception.__init__(error, *args)
     error.retryable = retryable
-    error.details = details
+    error.details = dict(details)
     return error
 
 

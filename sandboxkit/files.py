@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections.abc import Sequence
 from typing import Literal
 
-import attrs
-
 from . import _validate as check
-from ._applets import AppletHost, Applets, Call, new_token, sandbox_path
+from ._file_calls import MAX_ENTRIES, FileCalls, SandboxPath, checked_codec, checked_mode, decoded
 from ._progress import ProgressOption, shown
-from ._records import BrokenRecordError, Identity, Reader
-from ._transfer import Bounds, download, upload
+from ._records import BrokenRecordError, Reader
+from ._transfer import download, upload
 from ._upload import checked_exclude
-from .abort import Abort, checked_abort
-from .errors import FileError, FileTooLargeError, PathError
+from .abort import Abort
+from .errors import FileError, PathError
 from .file_results import FileEntry, FileListing, SearchMatch, SearchResult, TextPage, Transfer
 
 __all__ = ["SessionFiles"]
 
-SandboxPath = str | os.PathLike[str]
 HostPath = str | os.PathLike[str]
 
-_MAX_ENTRIES = 1_000_000
 _LINE_BYTES = 4096
 _EDITS = 16  # attempts at a file that others change meanwhile
 
 
-class SessionFiles:
+class SessionFiles(FileCalls):
     """The files of one session's workspace. Every method may be called from any thread.
 
     Paths are relative to the workspace, or absolute inside it; `..` is fine while it stays inside. What leads outside,
@@ -40,10 +37,6 @@ class SessionFiles:
     `limits.max_file_bytes`: FileTooLargeError, before a byte moves or while it moves. ConfigError names a bad argument;
     then nothing was done.
     """
-
-    def __init__(self, host: AppletHost) -> None:
-        self._host = host
-        self._applets = Applets(host)
 
     def read(
         self,
@@ -69,9 +62,9 @@ class SessionFiles:
         abort: Abort | None = None,
     ) -> str:
         """The file as text, newlines as they are. With `errors="strict"` undecodable bytes are a FileError."""
-        _codec(encoding, errors)
+        checked_codec(encoding, errors)
         data = self._read(path, 0, None, timeout, abort)[1]
-        return _decoded(data, str(path), encoding, errors)
+        return decoded(data, str(path), encoding, errors)
 
     def read_text_page(
         self,
@@ -126,8 +119,8 @@ class SessionFiles:
         """Make the file hold `data`, in one step: a reader sees the old file or the new one, and so does a failure.
 
         `mode`: its permission bits (None: as the file had, else 0o644). `exclusive`: PathError when it is there.
-        `parents`: make missing directories before it. `append` adds to the same file instead, all of `data` or nothing. A link is
-        followed to its file inside the workspace.
+        `parents`: make missing directories before it. `append` adds to the same file instead, all of `data` or
+        nothing. A link is followed to its file inside the workspace.
         """
         self._write(
             path,
@@ -152,7 +145,7 @@ class SessionFiles:
         abort: Abort | None = None,
     ) -> None:
         """`write` with text, newlines as they are."""
-        _codec(encoding, "strict")
+        checked_codec(encoding, "strict")
         if not isinstance(text, str):
             check.fail("text", text, "a string; use write for bytes")
         try:
@@ -179,13 +172,13 @@ class SessionFiles:
     ) -> FileListing:
         """What is in the directory, in order, at most `limit`. No link is followed below `path`."""
         check.boolean("recursive", recursive)
-        check.integer("limit", limit, minimum=1, maximum=_MAX_ENTRIES)
+        check.integer("limit", limit, minimum=1, maximum=MAX_ENTRIES)
         call = self._call(
             "list", self._path("path", path), int(recursive), limit, what="listed", timeout=timeout, abort=abort
         )
 
         def parse(reader: Reader) -> FileListing:
-            entries = []
+            entries: builtins.list[FileEntry] = []
             while reader.kind() == ord("E"):
                 if len(entries) == limit:
                     raise BrokenRecordError("more entries than were asked for")
@@ -230,7 +223,7 @@ class SessionFiles:
         """Make a directory, and missing ones before it. PathError for anything else of that name."""
         check.boolean("parents", parents)
         check.boolean("exist_ok", exist_ok)
-        _mode(mode)
+        checked_mode(mode)
         flags = parents * 1 | exist_ok * 2
         self._applets.run(
             self._call("mkdir", self._path("path", path), flags, mode, what="made", timeout=timeout, abort=abort)
@@ -286,18 +279,18 @@ class SessionFiles:
     ) -> SearchResult:
         """Paths below `path` that match `glob`, or the lines of such files that match `regex`.
 
-        Globs: `*` and `?` within a name, `**` over any number of directories, `[a-z]`; a glob without a slash is for the
-        name alone, at any depth. `regex` is a POSIX extended regular expression (with `\\w`, `\\s`, `\\d`, `\\b`),
-        matched line by line and by bytes, in the sandbox: a bad one costs the sandbox's time, not yours. Files with a
-        NUL in their first 8 KiB are left out. The search ends at `max_matches`, after `max_bytes` of content, or at the
-        timeout, with what it has and `truncated` saying so.
+        Globs: `*` and `?` within a name, `**` over any number of directories, `[a-z]`; a glob without a slash is
+        for the name alone, at any depth. `regex` is a POSIX extended regular expression (with `\\w`, `\\s`, `\\d`,
+        `\\b`), matched line by line and by bytes, in the sandbox: a bad one costs the sandbox's time, not yours. Files
+        with a NUL in their first 8 KiB are left out. The search ends at `max_matches`, after `max_bytes` of content, or at
+        the timeout, with what it has and `truncated` saying so.
         """
         patterns = [check.text("glob", glob, empty=True) if glob is not None else ""]
         patterns.append(check.text("regex", regex) if regex is not None else "")
         if glob is None and regex is None:
             check.fail("glob", glob, "a glob, or a regex=, or both")
         check.boolean("ignore_case", ignore_case)
-        check.integer("max_matches", max_matches, minimum=1, maximum=_MAX_ENTRIES)
+        check.integer("max_matches", max_matches, minimum=1, maximum=MAX_ENTRIES)
         check.integer("max_bytes", max_bytes, minimum=1, maximum=2**62)
         bounds = (int(ignore_case), max_matches, max_bytes, _LINE_BYTES)
         found: list[SearchMatch] = []
@@ -384,8 +377,8 @@ class SessionFiles:
         """Copy a file of this machine to `path`, or a directory's content to below it.
 
         Links in a directory are copied as links, never followed; FIFOs, sockets and devices are `skipped`. `exclude`:
-        globs, as in `search`, by the path below the directory. `max_bytes`: of all files together (None: no bound but each
-        file's own). Each file appears whole; when the call fails, those that were done are there.
+        globs, as in `search`, by the path below the directory. `max_bytes`: of all files together (None: no bound
+        but each file's own). Each file appears whole; when the call fails, those that were done are there.
 
         `progress`: a function that is given FileProgress objects on this thread, or True for a progress bar.
         """
@@ -420,118 +413,6 @@ class SessionFiles:
         with shown(progress, f"download {where}") as told:
             return download(self._applets, call, directory, here, bounds, told)
 
-    # What calls have in common.
-
-    @property
-    def _file_max(self) -> int:
-        return self._host.limits.max_file_bytes
-
-    def _path(self, field: str, path: object) -> str:
-        return sandbox_path(field, path, self._host.workspace)
-
-    def _call(
-        self, name: str, path: str, *args: str | int, what: str, timeout: float | None, abort: Abort | None
-    ) -> Call:
-        checked_abort("abort", abort)
-        return Call(name, path, *args, what=what, path=path, timeout=timeout, abort=abort)
-
-    def _read(
-        self, path: SandboxPath, offset: int, length: int | None, timeout: float | None, abort: Abort | None
-    ) -> tuple[Identity, bytes]:
-        most = self._file_max
-        where = self._path("path", path)
-        if length is not None and length > most:
-            raise FileTooLargeError(
-                f"{length} bytes of {where!r} were asked for, more than limits.max_file_bytes, {most}."
-            )
-        some = "-" if length is None else str(length)
-        call = self._call("read", where, offset, some, most, what="read", timeout=timeout, abort=abort)
-        return self._applets.contents(call, most if length is None else length)
-
-    def _stat(self, path: SandboxPath, follow: bool, timeout: float | None, abort: Abort | None) -> FileEntry:
-        where = self._path("path", path)
-        call = self._call("stat", where, int(follow), what="looked at", timeout=timeout, abort=abort)
-
-        def parse(reader: Reader) -> FileEntry:
-            entry = reader.entry(nameless=True)
-            reader.end()
-            return entry
-
-        return attrs.evolve(self._applets.records(call, parse), path=where)
-
-    def _write_flags(self, append: bool, exclusive: bool, parents: bool) -> int:
-        check.boolean("append", append)
-        check.boolean("exclusive", exclusive)
-        check.boolean("parents", parents)
-        if append and exclusive:
-            check.fail("exclusive", exclusive, "False with append=True")
-        return append * 1 | exclusive * 2 | parents * 4
-
-    def _write(
-        self,
-        path: SandboxPath,
-        data: memoryview,
-        *,
-        flags: int,
-        mode: int | None,
-        timeout: float | None,
-        abort: Abort | None,
-        identity: Identity | None = None,
-    ) -> None:
-        where = self._path("path", path)
-        if mode is not None:
-            _mode(mode)
-        if len(data) > self._file_max:
-            raise FileTooLargeError(
-                f"{where!r} would have {len(data)} bytes, more than limits.max_file_bytes, {self._file_max}.",
-                details={"path": where},
-            )
-        token = new_token()
-        rest = () if identity is None else identity.arguments()
-        bits = "-" if mode is None else str(mode)
-        call = self._call(
-            "write",
-            where,
-            *(flags, bits, len(data), self._file_max, token, *rest),
-            what="written",
-            timeout=timeout,
-            abort=abort,
-        )
-        call.input = data
-        self._applets.run_tidily(call, token)
-
-    def _bounds(self, exclude: Sequence[str], max_bytes: int | None, max_entries: int) -> Bounds:
-        check.integer("max_bytes", max_bytes, minimum=0, maximum=2**62, optional=True)
-        check.integer("max_entries", max_entries, minimum=1, maximum=_MAX_ENTRIES)
-        return Bounds(
-            exclude=checked_exclude(exclude), file_max=self._file_max, total_max=max_bytes, entries_max=max_entries
-        )
-
 
 def _cut(bits: int) -> Literal["matches", "bytes"] | None:
     return None if not bits else "matches" if bits & 1 else "bytes"
-
-
-def _mode(value: object) -> None:
-    check.integer("mode", value, minimum=0, maximum=0o777)
-
-
-def _codec(encoding: object, errors: object) -> None:
-    for field, value, sample in (("encoding", encoding, "utf-8"), ("errors", errors, "strict")):
-        check.text(field, value, accepted=f"the name of one, such as {sample!r}")
-    try:
-        "".encode(str(encoding))
-    except LookupError:
-        check.fail("encoding", encoding, "the name of a text encoding, such as 'utf-8'")
-
-
-def _decoded(data: bytes, path: str, encoding: str, errors: str) -> str:
-    try:
-        return data.decode(encoding, errors)
-    except UnicodeDecodeError as error:
-        raise FileError(
-            f"{path!r} is not {encoding}: byte {error.start}. Use read, or errors='replace'.",
-            details={"reason": "text", "path": path},
-        ) from error
-    except LookupError:
-        check.fail("errors", errors, "'strict', 'replace', 'ignore' or 'surrogateescape'")

@@ -1,4 +1,4 @@
-"""Being told what happens in sessions: ids, durations, sizes and flags, never arguments, environment, paths or content."""
+"""Being told what happens in sessions: ids, durations, sizes, flags; never arguments, environment, paths or content."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def tell(hook: Callable[[E], object] | None, event: E) -> None:
         return
     try:
         hook(event)
-    except Exception:  # noqa: BLE001 - whatever an observer does wrong, the observed goes on
+    except Exception:
         with _guard:
             known = id(hook) in _told
             _told.add(id(hook))

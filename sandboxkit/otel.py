@@ -4,16 +4,18 @@
 >>> from sandboxkit.otel import otel_hooks
 >>> sandbox = Sandbox("docker.io/library/python:3.12-slim", hooks=otel_hooks())
 
-Spans: `sandboxkit.create_session`, `sandboxkit.exec` and `sandboxkit.destroy`, children of the caller's current span. Metrics: counters
-`sandboxkit.execs`, `sandboxkit.exec.output` (bytes), `sandboxkit.files.written` (bytes), an up-down counter `sandboxkit.sessions`, histograms
-`sandboxkit.exec.duration`, `sandboxkit.session.create.duration` and `sandboxkit.session.lifetime` (seconds). Attributes are ids, names,
-codes and flags; session ids are on spans alone, since each would be a time series of its own.
+Spans: `sandboxkit.create_session`, `sandboxkit.exec` and `sandboxkit.destroy`, children of the caller's current span.
+Metrics: counters `sandboxkit.execs`, `sandboxkit.exec.output` (bytes), `sandboxkit.files.written` (bytes), an up-down
+counter `sandboxkit.sessions`, histograms `sandboxkit.exec.duration`, `sandboxkit.session.create.duration` and
+`sandboxkit.session.lifetime` (seconds). Attributes are ids, names, codes and flags; session ids are on spans alone,
+since each would be a time series of its own.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
@@ -27,9 +29,7 @@ from .version import __version__
 __all__ = ["otel_hooks"]
 
 
-def otel_hooks(
-    *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
-) -> Hooks:
+def otel_hooks(*, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> Hooks:
     """Hooks that report to these providers, or to the global ones."""
     observer = _Observer(tracer_provider, meter_provider)
     return Hooks(
@@ -62,7 +62,7 @@ class _Observer:
         self._created.record(event.duration, labels)
 
     def exec_started(self, event: ExecStarted) -> None:
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "sandboxkit.session.id": event.session_id,
             "process.executable.name": event.command,
             "sandboxkit.exec.streamed": event.streamed,
@@ -97,14 +97,18 @@ class _Observer:
 
     def session_ended(self, event: SessionEnded) -> None:
         labels = {"sandboxkit.backend": event.backend}
-        attributes = {**labels, "sandboxkit.session.id": event.session_id, "sandboxkit.session.lifetime": event.lifetime}
+        attributes: dict[str, AttributeValue] = {
+            **labels,
+            "sandboxkit.session.id": event.session_id,
+            "sandboxkit.session.lifetime": event.lifetime,
+        }
         self._past("sandboxkit.destroy", event.duration, attributes, event.error)
         if event.error is None:
             self._sessions.add(-1, labels)
             self._lifetime.record(event.lifetime, labels)
 
     def _past(
-        self, name: str, duration: float, attributes: dict[str, AttributeValue], error: ErrorCode | None = None
+        self, name: str, duration: float, attributes: Mapping[str, AttributeValue], error: ErrorCode | None = None
     ) -> None:
         # What is told when it is over: a span from then until now.
         now = time.time_ns()

@@ -1,8 +1,8 @@
 """Warm sessions: made ahead by one thread in the background, handed out fresh, replaced when they die or grow old.
 
-The thread is the pool's only one, and the only one in the core besides each connection's reader. It makes sessions, one after
-the other, looks after the idle ones and ends them; it runs no code of the caller but `health_check`. `map` runs the
-caller's function on threads that live as long as the call.
+The thread is the pool's only one, and the only one in the core besides each connection's reader. It makes sessions,
+one after the other, looks after the idle ones and ends them; it runs no code of the caller but `health_check`. `map`
+runs the caller's function on threads that live as long as the call.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ _EXIT = 10.0
 class Pool:
     """Sessions of one Sandbox, ready before they are asked for. Made, it begins to fill; a context manager.
 
-    - `size`: idle sessions to have ready. `max`: of all that live at once, idle, handed out or being made; None: no bound.
+    - `size`: idle sessions to have ready. `max`: of all that live at once, idle, handed out or being made; None: no
+      bound.
     - `max_age`: seconds after which an idle one is replaced.
-    - `health_check`: called in the background with each new session, and with idle ones twice a minute; one for which it
-      returns False or raises is replaced. What it does in the session stays done: it may also warm it up.
+    - `health_check`: called in the background with each new session, and with idle ones twice a minute; one for which
+      it returns False or raises is replaced. What it does in the session stays done: it may also warm it up.
     - `env`, `labels`: of every session, as in `create_session`.
 
-    Each session is handed out once and destroyed afterwards. Every method may be called from any thread. A forked child's pool
-    begins empty, with its own thread; its parent's sessions stay its parent's. At the end of the interpreter, and when the pool is collected,
-    the idle sessions go.
+    Each session is handed out once and destroyed afterwards. Every method may be called from any thread. A forked
+    child's pool begins empty, with its own thread; its parent's sessions stay its parent's. At the end of the
+    interpreter, and when the pool is collected, the idle sessions go.
     """
 
     def __init__(
@@ -91,15 +92,16 @@ class Pool:
     def acquire(self, *, timeout: float | None = None, abort: Abort | None = None) -> AbstractContextManager[Session]:
         """`with pool.acquire() as session:` a session that nobody has used; leaving the block destroys it.
 
-        Waits for one where none is ready: at most `timeout` seconds, then SessionBusyError; the same when `abort` is set. Raises what
-        the background failed with when it tried to make one for this call, and SessionDestroyedError after `close`.
+        Waits for one where none is ready: at most `timeout` seconds, then SessionBusyError; the same when `abort` is
+        set. Raises what the background failed with when it tried to make one for this call, and SessionDestroyedError
+        after `close`.
         """
         check.number("timeout", timeout, minimum=0, exclusive=False, optional=True)
         checked_abort("abort", abort)
         return self._lease(timeout, abort)
 
     def wait_warm(self, timeout: float | None = None) -> None:
-        """Until `size` sessions are ready; SessionBusyError after `timeout` seconds; raises what making one failed with."""
+        """Until `size` sessions are ready; SessionBusyError after `timeout` s; raises what making one failed with."""
         check.number("timeout", timeout, minimum=0, exclusive=False, optional=True)
         self._current().wait_warm(timeout)
 
@@ -118,7 +120,7 @@ class Pool:
         return _Mapping(self, function).run(list(items), concurrency or self._size)
 
     def close(self) -> None:
-        """Destroy the idle sessions and end the thread. Sessions that are handed out stay their holders'. Idempotent."""
+        """Destroy the idle sessions, end the thread. Sessions that are handed out stay their holders'. Idempotent."""
         self._current().close(None)
 
     def __enter__(self) -> Self:
@@ -453,6 +455,6 @@ def _raise_if_aborted(abort: Abort | None) -> None:
 def _raise_if_over(end: float | None, timeout: float | None) -> None:
     if end is not None and time.monotonic() >= end:
         raise SessionBusyError(
-            f"The pool had no session within {timeout:g} s. Raise its size or max, or wait longer; making one takes as long as "
-            "create_session()."
+            f"The pool had no session within {timeout:g} s. Raise its size or max, or wait longer: making one "
+            "takes as long as create_session()."
         )

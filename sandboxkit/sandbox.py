@@ -14,7 +14,7 @@ from ._bundle import bundle
 from ._hooked import open_session
 from ._labels import SESSION, owner_labels
 from ._lasting import lasting, resume_session
-from ._launch import check_limits, launch
+from ._launch import Launched, check_limits, launch
 from ._registry import connect
 from ._transfer import Seed, sow
 from ._volumes import holder_labels, security_for, volume_made
@@ -99,7 +99,7 @@ class Sandbox:
         checked("limits", self.limits, Limits, "a Limits")
         checked("network", self.network, Network, "Network.none() or Network.bridge()")
         checked("security", self.security, Security, "a Security")
-        checked("workspace", self.workspace, Workspace, "Workspace.ephemeral(), .tmpfs(), .volume(name) or .bind(host_path)")
+        checked("workspace", self.workspace, Workspace, "Workspace.ephemeral(), .tmpfs(), .volume() or .bind()")
         self.env = check.environment("env", env)
         self.labels = check.labels(labels)
         self.pull = pull_policy(pull)
@@ -163,10 +163,11 @@ class Sandbox:
         this returns, every setting has been read back from the engine and from inside. Raises ConfigError,
         EngineUnavailableError, ImageNotFoundError, LimitsNotEnforceableError, UnsupportedError or EngineError.
 
-        - `detached`: it lives on when this process ends or is killed, until it is destroyed or its `lifecycle` ends it, and
-          `sandboxkit.attach(id)` continues it. Let go of it with `detach()`; leaving its `with` block destroys it.
-        - `keep`: it can be stopped and resumed with its files; when its process is killed it is stopped. It stays on the
-          engine until it is destroyed, or `prune` finds its time to live over.
+        - `detached`: it lives on when this process ends or is killed, until it is destroyed or its `lifecycle` ends
+          it, and `sandboxkit.attach(id)` continues it. Let go of it with `detach()`; leaving its `with` block destroys
+          it.
+        - `keep`: it can be stopped and resumed with its files; when its process is killed it is stopped. It stays on
+          the engine until it is destroyed, or `prune` finds its time to live over.
         """
         started = time.monotonic()
         session_id = check.session_id(uuid.uuid4().hex[:16] if id is None else id)
@@ -198,14 +199,11 @@ class Sandbox:
             keep=keep,
         )
         spec = lasting(spec, self.lifecycle)
+        made: list[Launched] = []
         try:
             with volume_made(backend, self.workspace, session_id):
-                launched = launch(backend, spec)
-        except SandboxError as error:
-            error.details.setdefault("session", session_id)
-            error.details.setdefault("image", self.image)
-            raise
-        try:
+                made.extend(map(launch, (backend,), (spec,)))  # no Ctrl-C can come between the two
+            (launched,) = made
             session = open_session(
                 self.hooks,
                 self.image,
@@ -220,8 +218,12 @@ class Sandbox:
                 detached=detached,
                 keep=keep,
             )
-        except BaseException:  # Ctrl-C
-            launched.connection.shutdown()
+        except BaseException as error:
+            for launched in made:
+                launched.discard(backend)
+            if isinstance(error, SandboxError):
+                error.details.setdefault("session", session_id)
+                error.details.setdefault("image", self.image)
             raise
         sow(session, plan, self.limits.max_file_bytes)
         return session
@@ -232,9 +234,11 @@ class Sandbox:
         return self._backend
 
     def resume(self, id: str) -> Session:
-        """Start a stopped session again: its files are there, its settings are those it was made with, whatever this Sandbox's are.
+        """Start a stopped session again: its files are there, its settings are those it was made with, whatever
+        this Sandbox's are.
 
-        Of this Sandbox the engine and the hooks are used. Raises SessionNotFoundError, also for one whose time to live is over; ConfigError
+        Of this Sandbox the engine and the hooks are used. Raises SessionNotFoundError, also for one whose time to live
+        is over; ConfigError
         for one that was made without `keep=True`; SessionBusyError when it runs, or another session uses its volume.
         """
         return resume_session(self._connect(), check.session_id(id), self.hooks)

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from typing_extensions import Self
 
 from ._input import InputSource
+from ._snapshot import Snapshot
 from .abort import Abort
 from .backend import EngineInfo
 from .config import Limits
@@ -167,8 +168,17 @@ class Session(Protocol):
     def stop(self, grace: float = 5.0) -> None:
         """End what runs and keep the files, for `Sandbox.resume(id)`; only with `create_session(keep=True)`.
 
-        Running commands get SIGTERM, and SIGKILL after `grace` seconds; background processes SIGKILL. Calls that wait, and
-        later ones, raise SessionLostError. Leaving the `with` block does not destroy a stopped session. Idempotent.
+        Running commands get SIGTERM, and SIGKILL after `grace` seconds; background processes SIGKILL. Calls that wait,
+        and later ones, raise SessionLostError. Leaving the `with` block does not destroy a stopped session. Idempotent.
+        """
+        ...
+
+    def snapshot(self, tag: str) -> Snapshot:
+        """Make an image of the root filesystem and the workspace; `Sandbox(tag)` makes sessions that begin with both.
+
+        `tag` is `name` or `name:version`; an older snapshot of that tag loses it. What is being written at the moment
+        may be there by halves. A workspace that is a folder of the host is left out; UnsupportedError for one in
+        memory. Of the session's environment nothing is kept. Remove it with `sandboxkit.remove_snapshot(tag)`.
         """
         ...
 

@@ -1,8 +1,8 @@
 """What sessions an engine has, whoever made them, and removing those that nobody will end any more.
 
-A session of a live process is that process's to end. One whose process was killed ends by itself: its stream breaks, its agent exits,
-its engine removes it. What can stay behind is what was killed half made, and what was told to outlive its process; the
-labels on it (`sandboxkit._labels`) say whose it is.
+A session of a live process is that process's to end. One whose process was killed ends by itself: its stream breaks,
+its agent exits, its engine removes it. What can stay behind is what was killed half made, and what was told to outlive
+its process; the labels on it (`sandboxkit._labels`) say whose it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -35,7 +35,9 @@ from .backend_parts import VolumeStatus, volumes_of
 from .config import Workspace, WorkspaceKind
 from .errors import SandboxError, SessionNotFoundError
 from .hooks import Hooks
-from .session import Session
+
+if TYPE_CHECKING:
+    from .session import Session
 
 __all__ = ["Owner", "Pruned", "SessionInfo", "attach", "list_sessions", "prune", "remove_session"]
 
@@ -69,7 +71,7 @@ class SessionInfo:
 
 @attrs.frozen(kw_only=True)
 class Pruned:
-    """One thing that `prune` removed, or would. `name` is a session's id, or the engine's name of a helper or volume."""
+    """One thing that `prune` removed, or would. `name` is a session's id, or the name of a helper or volume."""
 
     kind: Literal["session", "installer", "volume", "agent_volume"]
     name: str
@@ -78,7 +80,7 @@ class Pruned:
 
 def list_sessions(*, backend: str | Backend = "auto", url: str | None = None) -> list[SessionInfo]:
     """Every session on the engine, of this process and of others, running or stopped, the oldest first."""
-    engine = _connected(backend, url)
+    engine = connected(backend, url)
     info = engine.info()
     found = [
         SessionInfo(
@@ -111,20 +113,21 @@ def prune(
     """Remove what is dead or expired, and nothing that a live process owns; returns what was, or would be, removed.
 
     Dead: its owner was a process of this very host (name, boot and PID namespace) that is gone, and it was not told to
-    outlive it. Of an owner elsewhere nothing is known: what was made more than a minute ago and does not run is dead, what
-    runs is not. Expired: its time to live is over. Helper containers and sessions' own volumes go by the same rules.
+    outlive it. Of an owner elsewhere nothing is known: what was made more than a minute ago and does not run is dead,
+    what runs is not. Expired: its time to live is over. Helper containers and sessions' own volumes go by the same
+    rules.
 
     - `older_than`: only what was made more than so many seconds ago.
     - `dry_run`: remove nothing.
-    - `agents`: also the agents' volumes of other versions of sandboxkit that no container uses. A process of such a version
-      makes its volume anew.
+    - `agents`: also the agents' volumes of other versions of sandboxkit that no container uses. A process of such a
+      version makes its volume anew.
 
     When something can't be removed the rest is, then the first error is raised.
     """
     check.number("older_than", older_than, minimum=0, exclusive=False, optional=True)
     check.boolean("dry_run", dry_run)
     check.boolean("agents", agents)
-    engine = _connected(backend, url)
+    engine = connected(backend, url)
     sweep = _Sweep(engine, time.time(), older_than, dry_run)
     sweep.run(agents=agents)
     return sweep.finish()
@@ -148,13 +151,13 @@ def attach(
 
     check.session_id(id)
     check.boolean("takeover", takeover)
-    return attach_session(_connected(backend, url), id, takeover=takeover, hooks=hooks or Hooks())
+    return attach_session(connected(backend, url), id, takeover=takeover, hooks=hooks or Hooks())
 
 
 def remove_session(id: str, *, backend: str | Backend = "auto", url: str | None = None) -> None:
-    """Remove a session whoever owns it, running or stopped, with its own volumes. SessionNotFoundError when there is none."""
+    """Remove a session, whoever owns it, with its own volumes. SessionNotFoundError when there is none."""
     check.session_id(id)
-    engine = _connected(backend, url)
+    engine = connected(backend, url)
     container = container_of(engine, id)
     engine.remove(container.id)
     remove_temporary_volumes(engine, id)
@@ -176,8 +179,8 @@ def container_of(backend: Backend, session_id: str) -> ContainerStatus:
     found = backend.list({SESSION: session_id})
     if not found:
         raise SessionNotFoundError(
-            f"{backend.name} at {backend.info().url} has no session {session_id!r}: it ended, was destroyed or expired, or is "
-            "on another engine. See sandboxkit.list_sessions().",
+            f"{backend.name} at {backend.info().url} has no session {session_id!r}: it ended, was destroyed or "
+            "expired, or is on another engine. See sandboxkit.list_sessions().",
             details={"session": session_id},
         )
     return found[0]
@@ -288,7 +291,8 @@ class _Sweep:
             self._errors.append(error)
 
 
-def _connected(backend: str | Backend, url: str | None) -> Backend:
+def connected(backend: str | Backend, url: str | None) -> Backend:
+    """The backend itself, or the one of that name at that address."""
     if isinstance(backend, Backend):
         return backend
     check.text("backend", backend, accepted="the name of a backend, such as 'docker', or 'auto'")

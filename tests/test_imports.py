@@ -18,9 +18,9 @@ BACKENDS = ROOT / "backends"
 BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "streams")
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
-    (*BACKEND_API, "_binds", "_labels", "_validate"),
+    (*BACKEND_API, "_binds", "_labels", "_settings", "_validate"),
     ("_frames", "_channel"),
-    ("abort", "results", "exec_stream", "session", "_input", "_output", "_run", "_session"),
+    ("abort", "results", "exec_stream", "session", "_snapshot", "_input", "_output", "_run", "_session"),
 )
 # Module of the core → what it may import besides the standard library and the dependencies.
 OPTIONAL = {

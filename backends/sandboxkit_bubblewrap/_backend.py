@@ -33,7 +33,7 @@ from ._cgroups import Controllers, Group, find_controllers
 from ._limits import Fallback, sizes_for
 from ._paths import extra_folders
 from ._privilege import SETUP_CAPABILITIES, is_privileged, mapping_for
-from ._process import Process, Record, Start, end_other, records
+from ._process import Process, Record, Start, end_all, records
 from ._rootfs import ROOTFS, Root, open_root
 from ._view import User, View, default_path, host_path, memory_file, user_named
 
@@ -220,7 +220,7 @@ class BubblewrapBackend:
         with self._lock:
             container = self._containers.get(container_id)
         if container is None:
-            for _, record in records():
+            for record in records():
                 if record.name == container_id:
                     return ContainerStatus(id=record.name, name=record.name, running=True, labels=record.labels)
             raise SessionNotFoundError(f"There is no sandbox {container_id}.")
@@ -239,7 +239,7 @@ class BubblewrapBackend:
         self._collect()
         with self._lock:
             waiting = [container.spec for container in self._containers.values() if container.process is None]
-        found = {record.name: (True, record.labels) for _, record in records()}
+        found = {record.name: (True, record.labels) for record in records()}
         found.update({spec.name: (False, spec.labels) for spec in waiting if spec.name not in found})
         return [
             ContainerStatus(id=name, name=name, running=running, labels=has)
@@ -253,9 +253,9 @@ class BubblewrapBackend:
         with self._lock:
             container = self._containers.pop(container_id, None)
         if container is None:
-            for pid, record in records():
+            for record in records():
                 if record.name == container_id:
-                    end_other(pid, record, self._timeout)
+                    end_all(record, self._timeout)
             return
         try:
             if container.process is not None:

@@ -24,7 +24,7 @@ import attrs
 
 from sandboxkit.errors import EngineError
 
-__all__ = ["MARK", "Limit", "Process", "Record", "Start", "end_other", "record_of", "records"]
+__all__ = ["MARK", "Limit", "Process", "Record", "Start", "end_all", "records"]
 
 MARK = "SANDBOXKIT_BUBBLEWRAP"
 """The variable in the keeper's environment that holds the Record: other processes find a sandbox without any file."""
@@ -50,6 +50,8 @@ exit $status
 
 Limit = tuple[int, int, int]
 """One of the `resource.RLIMIT_` numbers, then its soft and its hard value."""
+
+_KEEPER_GRACE = 2.0
 
 
 @attrs.frozen
@@ -95,6 +97,7 @@ class Process:
     def __init__(self, start: Start, end: int, errors: int, timeout: float) -> None:
         """Start it with `end` as its standard input and output. EngineError, and nothing is left, when it can't be."""
         self._timeout = timeout
+        self._record = start.record
         self._lock = threading.Lock()
         self._keeper = _Child()
         self._agent: int | None = None
@@ -133,8 +136,7 @@ class Process:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._agent, signal.SIGKILL)
             else:
-                # Bubblewrap's own death takes its child along, and the keeper's bubblewrap's.
-                self._keeper.kill()
+                end_all(self._record, self._timeout)
             if not self._keeper.wait(self._timeout):
                 raise EngineError(f"The sandbox is still there after {self._timeout:g} s.", retryable=True)
             if self._agent is not None:
@@ -173,10 +175,6 @@ class _Child:
         # So that Ctrl-C can't come before the pid is known here.
         self._pids.extend(map(spawn, ("/bin/sh",), (arguments,), (environment,)))
         self._handles.extend(map(os.pidfd_open, self._pids))
-
-    def kill(self) -> None:
-        if self._pids:
-            os.kill(self._pids[0], signal.SIGKILL)  # not waited for yet, so it is this very process
 
     def wait(self, seconds: float) -> bool:
         # Whether it has ended.
@@ -230,11 +228,13 @@ def _tail(errors: int) -> str:
     return os.pread(errors, 8192, 0).decode("utf-8", "replace").strip()
 
 
-def records() -> list[tuple[int, Record]]:
-    """Every sandbox that this user may see, by its keeper's pid."""
-    marked = {pid: record for pid in _all_pids() if (record := record_of(pid)) is not None}
-    # Bubblewrap's monitor has the environment too; the keeper is the one whose parent has not.
-    return [(pid, record) for pid, record in marked.items() if _parent(pid) not in marked]
+def records() -> list[Record]:
+    """Every sandbox that this user may see."""
+    found: list[Record] = []
+    for record in _marked().values():
+        if record not in found:
+            found.append(record)
+    return found
 
 
 def record_of(pid: int) -> Record | None:
@@ -250,20 +250,24 @@ def record_of(pid: int) -> Record | None:
     return None
 
 
-def end_other(pid: int, record: Record, timeout: float) -> None:
-    """End the sandbox of another process, whose keeper is `pid`. EngineError when it is still there at the deadline."""
-    deadline = time.monotonic() + timeout
-    with _handle(pid, record) as keeper:
-        if keeper is None:
-            return
-        # Not the keeper, which has something to do still: its child, bubblewrap, which takes the agent along.
-        for child in _all_pids():
-            if _parent(child) == pid:
-                with _handle(child, record) as handle, contextlib.suppress(ProcessLookupError):
-                    if handle is not None:
-                        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        if not _readable(keeper, deadline - time.monotonic()):
+def end_all(record: Record, timeout: float) -> None:
+    """End a sandbox by its mark, whoever made it and at whatever stage. EngineError when it is there at the deadline.
+
+    Bubblewrap and its child have the mark until that has become the agent, which dies with bubblewrap from then on.
+    Killing bubblewrap alone would not do: a child that is still being set up waits for it for ever.
+    """
+    started = time.monotonic()
+    while marked := {pid for pid, found in _marked().items() if found == record}:
+        passed = time.monotonic() - started
+        if passed > timeout:
             raise EngineError(f"{record.name} is still there after {timeout:g} s.", retryable=True)
+        # The keeper has something to do when the others are gone.
+        keepers = {pid for pid in marked if _parent(pid) not in marked and _is_shell(pid)}
+        for pid in marked - keepers if passed < _KEEPER_GRACE else marked:
+            with _handle(pid, record) as handle, contextlib.suppress(ProcessLookupError):
+                if handle is not None:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager
@@ -280,8 +284,16 @@ def _handle(pid: int, record: Record) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _all_pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+def _marked() -> dict[int, Record]:
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return {pid: record for pid in pids if (record := record_of(pid)) is not None}
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0")
+    except OSError:
+        return False
 
 
 def _parent(pid: int) -> int:

@@ -30,6 +30,8 @@ __all__ = ["ROOTFS", "Root", "cache_folder", "open_root"]
 
 ROOTFS = "rootfs:"
 
+_OF_IMAGES = ("manifest.json", "oci-layout")  # what `docker save` and the like write at the top
+
 
 @attrs.define
 class Root:
@@ -75,6 +77,8 @@ def _refuse(image: str, accepted: str) -> NoReturn:
 def _check(image: str, folder: Path) -> None:
     if not os.access(folder, os.R_OK | os.X_OK):
         _refuse(image, "a folder that this process may read")
+    if any(folder.joinpath(name).is_file() for name in _OF_IMAGES):
+        _refuse(image, "a root filesystem; this is an image with its layers: `docker export` makes what is needed of it")
     loader = missing_loader(folder)
     if loader is not None:
         program, name = loader
@@ -97,7 +101,9 @@ def _unpacked(archive: Path, found: os.stat_result) -> Root:
                 _add(cache, entry, archive, identity)
             return Root(entry / "root", _lock(entry, fcntl.LOCK_SH))  # against _discard_stale
     except OSError as error:
-        raise EngineError(f"{archive} can't be unpacked into {cache}: {error}") from error
+        raise EngineError(
+            f"{archive} can't be unpacked into {cache}: {error}. Set XDG_CACHE_HOME to a folder with space that is yours."
+        ) from error
 
 
 @contextlib.contextmanager

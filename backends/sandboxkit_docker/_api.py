@@ -24,6 +24,7 @@ from ._errors import translated
 from ._files import DockerFiles
 from ._running import DockerRunning
 from ._sdk import make_client
+from ._snapshots import DockerSnapshots
 from ._volumes import DockerVolumes
 
 __all__ = ["DockerApi"]
@@ -45,6 +46,7 @@ class DockerApi:
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
         self.volumes = DockerVolumes(self._call)
         self.running = DockerRunning(self._call)
+        self.snapshots = DockerSnapshots(self._call)
 
     @classmethod
     def probe(cls, address: Address, timeout: float) -> DockerApi:

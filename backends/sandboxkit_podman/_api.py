@@ -28,6 +28,7 @@ from ._images import is_named, local_references, pull_references
 from ._running import PodmanRunning
 from ._sdk import make_client
 from ._service import PodmanService
+from ._snapshots import PodmanSnapshots
 from ._volumes import PodmanVolumes
 
 __all__ = ["PodmanApi"]
@@ -59,6 +60,7 @@ class PodmanApi:
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
         self.volumes = PodmanVolumes(self._call)
         self.running = PodmanRunning(self._call)
+        self.snapshots = PodmanSnapshots(self._call)
 
     @classmethod
     def probe(cls, address: Address, timeout: float, service: PodmanService | None = None) -> PodmanApi:

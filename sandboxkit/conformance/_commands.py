@@ -114,7 +114,7 @@ class Commands(Suite):
 
     def test_without_input_a_command_reads_end_of_file(self, session: Session) -> None:
         """daytona#3770: a program that reads an empty stdin gets EOF, not a hang."""
-        result = session.exec("cat", timeout=10)
+        result = session.exec("cat", timeout=5, kill_grace=0)
         assert (result.exit_code, result.stdout_bytes, result.timed_out) == (0, b"", False)
 
     def test_a_command_that_closes_its_output_runs_on(self, session: Session) -> None:

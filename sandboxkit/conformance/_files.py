@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from sandboxkit import Session
+from sandboxkit import Security, Session
+from sandboxkit.backend import Feature
 from sandboxkit.errors import ConfigError, FileError, FileTooLargeError, PathError
 
 from ._inside import fresh, sh
-from ._suite import Feature, Suite, needs
+from ._suite import Suite, needs
 
 NAMES = {
     "newline": "a\nb",
-    "quotes": "it's \"quoted\" `x` $(y)",
+    "quotes": 'it\'s "quoted" `x` $(y)',
     "invalid UTF-8": b"caf\xe9\xff".decode("utf-8", "surrogateescape"),
     "255 bytes": "n" * 255,
     "leading dash": "-rf",
@@ -90,8 +92,6 @@ class FileContents(Suite):
     @needs(Feature.READONLY_ROOTFS)
     def test_files_work_with_a_readonly_root(self) -> None:
         """DESIGN 5: the engines' own archive calls refuse that."""
-        from sandboxkit import Security
-
         with self.create(security=Security(readonly_rootfs=True)) as session:
             session.files.write("file", b"content")
             assert session.files.read("file") == b"content"
@@ -129,14 +129,15 @@ class FileContents(Suite):
         """`max_file_bytes`; a sparse file counts in full, and appending counts what is there."""
         with self.create(limits=self.limits(max_file_bytes=1000)) as session:
             session.files.write("ok", bytes(1000))
-            for refused in (
+            sh(session, "truncate -s 1G sparse").check()
+            refused: list[Callable[[], object]] = [
                 lambda: session.files.write("no", bytes(1001)),
                 lambda: session.files.write("ok", b"x", append=True),
                 lambda: session.files.read("sparse"),
-            ):
-                sh(session, "truncate -s 1G sparse").check()
+            ]
+            for call in refused:
                 with pytest.raises(FileTooLargeError):
-                    refused()
+                    call()
             assert not session.files.exists("no")
             assert session.files.read("sparse", offset=5_000_000, length=10) == bytes(10)
 
@@ -191,7 +192,7 @@ class FileContents(Suite):
     def test_bad_arguments_name_the_field(self, session: Session) -> None:
         """ConfigError, and nothing was done."""
         files, path = session.files, fresh()
-        for field, call in {
+        wrong: dict[str, Callable[[], object]] = {
             "path": lambda: files.read(""),
             "data": lambda: files.write(path, "text"),  # type: ignore[arg-type]
             "mode": lambda: files.write(path, b"", mode=0o4755),
@@ -199,13 +200,14 @@ class FileContents(Suite):
             "limit": lambda: files.list(limit=0),
             "timeout": lambda: files.read(path, timeout=-1),
             "abort": lambda: files.read(path, abort=1),  # type: ignore[arg-type]
-            "glob": lambda: files.search(),
+            "glob": lambda: files.search(None),
             "exclude": lambda: files.search("*", exclude="*.py"),
             "old": lambda: files.edit(path, "", "x"),
             "regex": lambda: files.search(regex="(unclosed"),
             "encoding": lambda: files.read_text(path, encoding="no-such"),
             "max_bytes": lambda: files.read_text_page(path, max_bytes=1),
-        }.items():
+        }
+        for field, call in wrong.items():
             with pytest.raises(ConfigError) as caught:
                 call()
             assert caught.value.details["field"] == field
@@ -334,6 +336,11 @@ class Folders(Suite):
         session.files.mkdir(f"{folder}/a/b")
         assert session.files.stat(f"{folder}/a/b").mode == 0o700
         session.files.write(file, b"")
-        for path, options in ((folder, {"exist_ok": False}), (file, {}), (f"{folder}/x/y", {"parents": False})):
+        refused: list[Callable[[], object]] = [
+            lambda: session.files.mkdir(folder, exist_ok=False),
+            lambda: session.files.mkdir(file),
+            lambda: session.files.mkdir(f"{folder}/x/y", parents=False),
+        ]
+        for call in refused:
             with pytest.raises(PathError):
-                session.files.mkdir(path, **options)
+                call()

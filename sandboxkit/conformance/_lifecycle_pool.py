@@ -94,10 +94,9 @@ class Pools(Suite):
                 raise ZeroDivisionError
             return len(seen) > 2
 
-        with self.pool(health_check=check) as pool:
-            with pool.acquire(timeout=60) as session:
-                assert session is seen[2]
-                assert read(session, path) == "warm\n"
+        with self.pool(health_check=check) as pool, pool.acquire(timeout=60) as session:
+            assert session is seen[2]
+            assert read(session, path) == "warm\n"
         assert {session.state for session in seen} == {SessionState.DESTROYED}
 
     def test_a_health_check_that_refuses_everything_is_told(self) -> None:

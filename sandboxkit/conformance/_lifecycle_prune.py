@@ -22,9 +22,7 @@ class Pruning(Suite):
 
     def ids(self) -> set[str]:
         """Of this run's sessions."""
-        return {
-            session.id for session in list_sessions(backend=self.backend) if session.labels.get(RUN_LABEL) == RUN
-        }
+        return {session.id for session in list_sessions(backend=self.backend) if session.labels.get(RUN_LABEL) == RUN}
 
     def pruned(self, **options: Any) -> dict[str, str]:
         """What a call of `prune` names, and why."""
@@ -122,7 +120,7 @@ class Pruning(Suite):
 
     @needs(Feature.CRASH_CLEANUP)
     def test_killed_processes_leave_nothing_behind(self) -> None:
-        """smolagents#2050: SIGKILL at any moment; then either the engine has removed the session, or the next process does."""
+        """smolagents#2050: SIGKILL at any moment; the engine has removed the session, or the next process does."""
         for number in range(5):
 
             def body(tell: Callable[[str], None], backend: Any) -> None:
@@ -138,7 +136,9 @@ class Pruning(Suite):
                 if number % 2:
                     assert child.read_line() == "made"
                 child.kill()
-        wait_until(lambda: self.pruned() is not None and not any(id.startswith("killed-") for id in self.ids()), "all are gone")
+        wait_until(
+            lambda: self.pruned() is not None and not any(id.startswith("killed-") for id in self.ids()), "all are gone"
+        )
 
     def test_a_session_can_be_removed_by_its_id(self) -> None:
         """Whoever can reach the engine may end what is on it; its holder is told that it is lost."""
@@ -155,13 +155,14 @@ class Pruning(Suite):
 
         for id in ("stuck-1", "stuck-2"):
             self.half_made(id)
-        remove, failed = self.backend.remove, []
+        remove = self.backend.remove
+        failed: list[str] = []
 
-        def fail_once(container: str) -> None:
+        def fail_once(container_id: str) -> None:
             if not failed:
-                failed.append(container)
+                failed.append(container_id)
                 raise EngineError("it can't be removed")
-            remove(container)
+            remove(container_id)
 
         self.backend.remove = fail_once  # type: ignore[method-assign]
         try:

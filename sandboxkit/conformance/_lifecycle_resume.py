@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +12,8 @@ import pytest
 from sandboxkit import (
     ConfigError,
     Lifecycle,
+    Sandbox,
+    SandboxError,
     Security,
     Session,
     SessionLostError,
@@ -20,12 +21,15 @@ from sandboxkit import (
     SessionState,
     Workspace,
     attach,
+    list_snapshots,
     prune,
+    remove_snapshot,
 )
 from sandboxkit.backend import Feature
+from sandboxkit.backend_parts import snapshots_of
 from sandboxkit.errors import EngineError, SessionBusyError, UnsupportedError
 
-from ._inside import fresh, living, read, sh, wait_for_file
+from ._inside import fresh, read, sh, wait_for_file
 from ._lifecycle_detached import Lasting
 from ._suite import needs, without
 from ._threads import Background
@@ -229,3 +233,129 @@ class Resuming(Lasting):
         with pytest.raises(UnsupportedError, match="keep"):
             self.sandbox().create_session(id="unsupported-2", keep=True)
         assert not self.is_there("unsupported-2")
+
+
+class Snapshotting(Lasting):
+    """`snapshot`, `list_snapshots`, `remove_snapshot`."""
+
+    @pytest.fixture
+    def tag(self) -> Iterator[str]:
+        """A tag that no other test uses; its image is removed afterwards, if there is one."""
+        tag = f"conformance-{uuid.uuid4().hex[:12]}:v1"
+        yield tag
+        for session in self.rig._own:
+            session.destroy()
+        if tag in self.tags():
+            remove_snapshot(tag, backend=self.backend)
+
+    def tags(self) -> set[str]:
+        return {snapshot.tag for snapshot in list_snapshots(backend=self.backend)}
+
+    def of_snapshot(self, tag: str, **options: Any) -> Session:
+        session = Sandbox(tag, self.backend, limits=self.limits(), pull="never", **options).create_session()
+        self.rig._own.append(session)
+        return session
+
+    @needs(Feature.SNAPSHOTS)
+    def test_a_new_session_starts_with_root_filesystem_and_workspace(self, tag: str) -> None:
+        """Issue 5: both; and what the new one changes is its own."""
+        with self.create(env={"SECRET": "s3cret"}) as session:
+            sh(
+                session,
+                "mkdir -p folder/deep; echo work >folder/deep/file; chmod 640 folder/deep/file; ln -s deep folder/l",
+            ).check()
+            sh(session, "echo root >/root/file; chmod 4711 /root/file").check()
+            before = session.snapshot(tag)
+            sh(session, "echo later >folder/deep/file; echo later >/root/file").check()
+        assert (before.tag, before.session_id) == (tag, session.id)
+        for _ in range(2):
+            with self.of_snapshot(tag) as again:
+                assert read(again, "folder/deep/file") == "work\n"
+                assert read(again, "folder/l/file") == "work\n"
+                assert sh(again, "stat -c %a folder/deep/file").stdout == "640\n"
+                assert read(again, "/root/file") == "root\n"
+                sh(again, "echo changed >>folder/deep/file; echo changed >>/root/file").check()
+                assert "s3cret" not in sh(again, "env").stdout
+
+    @needs(Feature.SNAPSHOTS, Feature.IMAGES, Feature.USERS)
+    def test_files_belong_to_the_sessions_user(self, tag: str) -> None:
+        """Also where that is not root."""
+        with self.create("nonroot") as session:
+            sh(session, "echo mine >file").check()
+            session.snapshot(tag)
+        with self.of_snapshot(tag) as again:
+            assert sh(again, "id -u; echo more >>file; cat file").stdout == "1000\nmine\nmore\n"
+
+    @needs(Feature.SNAPSHOTS)
+    def test_snapshots_are_listed_and_removed(self, tag: str) -> None:
+        """By their tags alone; an image that is none of ours is not removed."""
+        with self.create() as session:
+            session.snapshot(tag)
+        (found,) = [found for found in list_snapshots(backend=self.backend) if found.tag == tag]
+        assert found.session_id == session.id
+        assert found.created is not None
+        assert found.size > 0
+        remove_snapshot(tag, backend=self.backend)
+        assert tag not in self.tags()
+        for missing in (tag, self.images.get("shell", "busybox")):
+            with pytest.raises(ConfigError, match="list_snapshots"):
+                remove_snapshot(missing, backend=self.backend)
+
+    @needs(Feature.SNAPSHOTS)
+    def test_a_snapshot_of_a_snapshot(self, tag: str) -> None:
+        """As often as one likes; the newer of one tag replaces the older."""
+        with self.create() as session:
+            sh(session, "echo 1 >one").check()
+            session.snapshot(tag)
+        with self.of_snapshot(tag) as again:
+            sh(again, "echo 2 >two; rm one").check()
+            again.snapshot(tag)
+        with self.of_snapshot(tag) as third:
+            assert sh(third, "ls").stdout == "two\n"
+
+    @needs(Feature.SNAPSHOTS)
+    def test_nothing_of_sandboxkit_is_in_the_image(self, tag: str) -> None:
+        """A container that a person makes of it is not taken for a session's."""
+        with self.create() as session:
+            session.snapshot(tag)
+            assert session.exec("true").ok
+        (found,) = [found for found in snapshots_of(self.backend, "x").list({}) if found.tag == tag]
+        kept = {name for name, value in found.labels.items() if name.startswith("sandboxkit.") and value}
+        assert kept == {"sandboxkit.snapshot", "sandboxkit.created"}
+
+    @needs(Feature.SNAPSHOTS, Feature.RESUME)
+    def test_a_stopped_session_can_be_made_an_image_of(self, tag: str) -> None:
+        """Nothing of it moves, so this is the way to a consistent one."""
+        session = self.lasting(keep=True)
+        sh(session, "echo kept >file").check()
+        session.stop()
+        session.snapshot(tag)
+        with self.of_snapshot(tag) as again:
+            assert read(again, "file") == "kept\n"
+
+    @needs(Feature.SNAPSHOTS)
+    def test_a_failure_leaves_no_image(self, tag: str) -> None:
+        """A lost session can't be made an image of."""
+        session = self.create()
+        (status,) = self.backend.list({"sandboxkit.session": session.id})
+        self.backend.remove(status.id)
+        with pytest.raises(SandboxError):
+            session.snapshot(tag)
+        assert tag not in self.tags()
+        for wrong in ("", "UPPER", "a b", "-x", None):
+            with pytest.raises(ConfigError, match="tag"):
+                session.snapshot(wrong)  # type: ignore[arg-type]
+
+    @needs(Feature.SNAPSHOTS, Feature.TMPFS)
+    def test_a_workspace_in_memory_is_refused(self, tag: str) -> None:
+        """The engines can't read it."""
+        with self.create(workspace=Workspace.tmpfs()) as session, pytest.raises(UnsupportedError, match="memory"):
+            session.snapshot(tag)
+
+    @without(Feature.SNAPSHOTS)
+    def test_snapshots_are_unsupported(self) -> None:
+        """A feature that is not declared raises."""
+        with self.create() as session, pytest.raises(UnsupportedError, match="snapshot"):
+            session.snapshot("conformance:v1")
+        with pytest.raises(UnsupportedError, match="snapshot"):
+            list_snapshots(backend=self.backend)

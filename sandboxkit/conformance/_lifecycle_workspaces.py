@@ -46,7 +46,7 @@ class Workspaces(Suite):
             for each in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
                 each.chmod(0o755)
             os.chown(folder, owner.st_uid, owner.st_gid)
-        yield folder
+        return folder
 
     def bound(self, folder: Path, **options: Any) -> Workspace:
         return Workspace.bind(folder, allowed=[folder.parent], **options)
@@ -209,7 +209,18 @@ class Workspaces(Suite):
         link = tmp_path / "link"
         link.symlink_to("/")
         (tmp_path / "file").touch()
-        for wrong in ("/", home, "/etc", "/proc", "/var/run", "/usr", str(link), "relative", tmp_path / "missing", tmp_path / "file"):
+        for wrong in (
+            "/",
+            home,
+            "/etc",
+            "/proc",
+            "/var/run",
+            "/usr",
+            str(link),
+            "relative",
+            tmp_path / "missing",
+            tmp_path / "file",
+        ):
             for allowed in ((), ("/",)):
                 with pytest.raises(ConfigError, match="host_path"):
                     Workspace.bind(wrong, allowed=allowed)

@@ -27,6 +27,10 @@ POOLED_SOCKETS = 32
 """An engine's client may keep as many idle connections more than when the class began."""
 
 
+SETTLE = 3.0
+"""Seconds that finalizers and the engine get to give back what a test has let go of."""
+
+
 class Trait(str, enum.Enum):
     """What a container is and a plain process is not. A backend whose sandboxes lack one says so in `Suite.traits`."""
 
@@ -266,7 +270,7 @@ class Rig:
         gc.collect()
         try:
             with contextlib.suppress(AssertionError):
-                wait_until(clean, "nothing is left over", 3)
+                wait_until(clean, "nothing is left over", SETTLE)
         finally:
             if problems:
                 self._before = None

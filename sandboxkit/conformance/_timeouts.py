@@ -47,7 +47,7 @@ class Timeouts(Suite):
 
     def test_sigterm_comes_first_and_a_command_may_finish(self, session: Session) -> None:
         """Issue 4: SIGTERM, the grace, then SIGKILL. What it says after SIGTERM is kept, and the grace is not sat out."""
-        script = "trap 'echo bye; exit 3' TERM; echo hi; while :; do sleep 0.01; done"
+        script = "sleep 100000 & trap 'echo bye; exit 3' TERM; echo hi; wait"
         with Stopwatch() as watch:
             result = sh(session, script, timeout=0.3, kill_grace=60)
         assert (result.timed_out, result.exit_code, result.stdout_bytes) == (True, None, b"hi\nbye\n")
@@ -55,7 +55,7 @@ class Timeouts(Suite):
 
     def test_the_whole_tree_gets_sigterm(self, session: Session) -> None:
         """Issue 4: for the whole tree, not for the leader alone."""
-        script = "sh -c 'trap \"echo child; exit\" TERM; while :; do sleep 0.01; done' & trap : TERM; wait; wait; echo leader"
+        script = "sh -c 'sleep 100000 & trap \"echo child; exit\" TERM; wait' & trap : TERM; wait; wait; echo leader"
         result = sh(session, script, timeout=0.3, kill_grace=60)
         assert result.timed_out
         assert sorted(result.stdout.splitlines()) == ["child", "leader"]
@@ -76,7 +76,7 @@ class Timeouts(Suite):
 
     def test_without_grace_sigkill_comes_at_once(self, session: Session) -> None:
         """Issue 4: kill_grace=0: no trap runs."""
-        script = "trap 'echo bye; exit 3' TERM; echo hi; while :; do sleep 0.01; done"
+        script = "sleep 100000 & trap 'echo bye; exit 3' TERM; echo hi; wait"
         with Stopwatch() as watch:
             result = sh(session, script, timeout=0.3, kill_grace=0)
         assert (result.timed_out, result.signal, result.stdout_bytes) == (True, "SIGKILL", b"hi\n")

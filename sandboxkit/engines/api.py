@@ -8,7 +8,7 @@ from typing import Protocol
 import attrs
 
 from sandboxkit.backend import ByteStream, ContainerSpec, ContainerStatus, EngineInfo, ProgressCallback
-from sandboxkit.backend_parts import Running, Volumes
+from sandboxkit.backend_parts import Running, Snapshots, Volumes
 from sandboxkit.config import Limits
 
 from .archives import FileFacts
@@ -84,6 +84,11 @@ class EngineApi(Protocol):
     @property
     def running(self) -> Running:
         """Containers that outlive their stream."""
+        ...
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Images made of containers."""
         ...
 
     @property

@@ -26,7 +26,7 @@ from sandboxkit.backend import (
     Feature,
     ProgressCallback,
 )
-from sandboxkit.backend_parts import Running, Volumes
+from sandboxkit.backend_parts import Running, Snapshots, Volumes
 from sandboxkit.config import Limits, Pull, WorkspaceKind
 from sandboxkit.errors import (
     ConfigError,
@@ -96,6 +96,11 @@ class EngineBackend:
     def running(self) -> Running:
         """See sandboxkit.backend_parts."""
         return self._api.running
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """See sandboxkit.backend_parts."""
+        return self._api.snapshots
 
     @property
     def volumes(self) -> Volumes:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,6 +34,17 @@ def session(limits: Limits) -> Iterator[Session]:
     """On the host's own programs."""
     with Sandbox.host(limits=limits, extra_paths=python_paths()).create_session() as session:
         yield session
+
+
+@pytest.fixture
+def in_threads() -> Callable[[Callable[[], str], int], list[str]]:
+    """What a function returns in each of so many threads, all at once."""
+
+    def run(function: Callable[[], str], count: int) -> list[str]:
+        with ThreadPoolExecutor(count) as pool:
+            return [future.result() for future in [pool.submit(function) for _ in range(count)]]
+
+    return run
 
 
 @pytest.fixture

@@ -297,17 +297,7 @@ def values_are_cut_at_the_newline(patch: pytest.MonkeyPatch) -> None:
 
 @noticed_by("test_nothing_of_the_hosts_environment_reaches_a_command")
 def the_hosts_environment_leaks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(local, "ENVIRONMENT", _Late())
-
-
-class _Late(dict[str, str]):
-    """The process's environment as it is when it is asked for."""
-
-    def keys(self) -> Any:
-        return os.environ.keys()
-
-    def __getitem__(self, name: str) -> str:
-        return os.environ[name]
+    patch.setattr(local, "ENVIRONMENT", os.environ)
 
 
 @noticed_by("test_a_folder_outside_the_workspace_is_a_path_error[..]", "test_a_missing_folder_is_a_path_error_and_nothing_ran")
@@ -334,7 +324,7 @@ def limits_are_ignored_in_silence(patch: pytest.MonkeyPatch) -> None:
 # Lives of sessions, and what they leave.
 
 
-@noticed_by("test_leaving_the_block_destroys", "test_destroy_ends_what_waits")
+@noticed_by("test_leaving_the_block_destroys")
 def the_container_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AgentSession, "destroy", _without_destroy(AgentSession.destroy))
 
@@ -391,7 +381,7 @@ def a_file_stays_open(patch: pytest.MonkeyPatch) -> None:
 @noticed_by("test_true_exits_with_0")
 def a_thread_stays(patch: pytest.MonkeyPatch) -> None:
     def leak(result: ExecResult) -> ExecResult:
-        threading.Thread(target=time.sleep, args=(20,), name="sandboxkit-left", daemon=True).start()
+        threading.Thread(target=time.sleep, args=(3,), name="sandboxkit-left", daemon=True).start()
         return result
 
     change_results(patch, leak)

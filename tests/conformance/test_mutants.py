@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,26 @@ from sandboxkit.conformance._suite import applies, standard_tests
 from .mutants import MUTANTS, Mutant
 from . import test_local
 
-HERE = Path(__file__).parent
-CONFIG = HERE.parent.parent / "pyproject.toml"
+
+# A class of its own with the named tests alone: to collect the whole suite takes longer than to run a few.
+MODULE = """
+from tests.conformance.test_local import TestLocal
+
+class TestOnly(TestLocal):
+    features = TestLocal.features
+
+for name in dir(TestOnly):
+    if name.startswith("test_") and name not in {names}:
+        setattr(TestOnly, name, None)
+
+del TestLocal
+"""
 
 
 @contextlib.contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
+    patch.setattr("sandboxkit.conformance._suite.SETTLE", 0.2)
     try:
         mutant.apply(patch)
         yield
@@ -31,13 +43,16 @@ def broken(mutant: Mutant) -> Iterator[None]:
 
 def run(pytester: pytest.Pytester, *tests: str) -> dict[str, set[str]]:
     """Those tests of the suite on the local backend, in this process: from a test's name to the phases that failed."""
-    ids = [f"{HERE / 'test_local.py'}::TestLocal::{test}" for test in tests]
-    options = ["-p", "no:cacheprovider", "-p", "no:randomly", "-c", CONFIG, f"--rootdir={CONFIG.parent}", "-q"]
-    record = pytester.inline_run(*options, *ids)
+    names = {test.partition("[")[0] for test in tests}
+    path = pytester.makepyfile(test_only=MODULE.format(names=names))
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    plugins = ("cacheprovider", "hypothesispytest", "xdist", "timeout", "randomly")
+    options = [option for plugin in plugins for option in ("-p", f"no:{plugin}")]
+    record = pytester.inline_run(*options, "-q", *(f"{path}::TestOnly::{test}" for test in tests))
     failed: dict[str, set[str]] = {}
     for report in record.getreports("pytest_runtest_logreport"):
         assert isinstance(report, pytest.TestReport)
-        name = report.nodeid.rpartition("::")[2]
+        name = report.nodeid.rpartition("TestOnly::")[2]
         failed.setdefault(name, set())
         if report.failed:
             failed[name].add(report.when)

@@ -24,7 +24,7 @@ class Call(Generic[T]):
     def _run(self) -> None:
         try:
             self._outcome.put((self._function(), None))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised in get()
             self._outcome.put((None, error))
 
     def get(self, timeout: float = 20) -> T:
@@ -34,4 +34,3 @@ class Call(Generic[T]):
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
-

@@ -1,8 +1,8 @@
-"""The agent's end of a session in Python: it speaks the protocol strictly and runs scripted commands, on one thread.
+"""The agent's end of a session in Python: it speaks the protocol strictly and runs scripted commands.
 
-Every frame of the host is checked against agent/PROTOCOL.md and kept in `frames`; what breaks a rule is kept in `broken`
-and ends the session, as with the real agent. What a command does is told by its name: see PROGRAMS. A command of the
-name `scripted` does nothing by itself; a test gets it by `job()` and drives it.
+Every frame of the host is checked against agent/PROTOCOL.md and kept in `frames`; what breaks a rule is kept in
+`broken` and ends the session, as with the real agent. What a command does is told by its name: see PROGRAMS. A command
+of the name `scripted` does nothing by itself; a test gets it by `job()` and drives it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,22 @@ BUILD = "0123456789abcdef"
 FACTS: Mapping[str, str] = {
     "build": BUILD,
     "arch": "x86_64",
-    **{"pid": "1", "uid": "0", "gid": "0"},
-    **{"cap_eff": "0" * 16, "cap_bnd": "0" * 16, "cap_prm": "0" * 16},
-    **{"no_new_privs": "1", "seccomp": "2", "deny_list": "1"},
-    **{"nofile": "1024:1024", "nproc": "100:100", "core": "0:0"},
-    **{"memory_max": str(2048 << 20), "pids_max": "512"},
-    **{"rootfs_ro": "0", "workspace_writable": "1"},
+    "pid": "1",
+    "uid": "0",
+    "gid": "0",
+    "cap_eff": "0" * 16,
+    "cap_bnd": "0" * 16,
+    "cap_prm": "0" * 16,
+    "no_new_privs": "1",
+    "seccomp": "2",
+    "deny_list": "1",
+    "nofile": "1024:1024",
+    "nproc": "100:100",
+    "core": "0:0",
+    "memory_max": str(2048 << 20),
+    "pids_max": "512",
+    "rootfs_ro": "0",
+    "workspace_writable": "1",
 }
 _EXEC = struct.Struct("<IIIIHHII")
 _STDIN = 1
@@ -58,7 +68,7 @@ def hello(version: int = VERSION, magic: int = MAGIC, **facts: str | None) -> by
     return frame(FrameType.HELLO, 0, struct.pack("<IHH", magic, version, 0) + text.encode())
 
 
-class Broken(Exception):
+class BrokenRuleError(Exception):
     """The host broke a rule."""
 
 
@@ -68,10 +78,12 @@ class Job:
     def __init__(self, agent: FakeAgent, number: int, payload: bytes) -> None:
         self._agent = agent
         self.number = number
-        self.flags, self.credit, self.timeout, self.grace, self.rows, self.columns, argc, envc = _EXEC.unpack_from(payload)
+        self.flags, self.credit, self.timeout, self.grace, self.rows, self.columns, argc, envc = _EXEC.unpack_from(
+            payload
+        )
         strings = payload[_EXEC.size :].split(b"\0")
         if len(strings) != argc + envc + 2 or strings[-1] or not argc:
-            raise Broken("an EXEC whose strings do not add up")
+            raise BrokenRuleError("an EXEC whose strings do not add up")
         text = [string.decode("utf-8", "surrogateescape") for string in strings]
         self.cwd, self.argv = text[0], text[1 : 1 + argc]
         self.env = dict(setting.split("=", 1) for setting in text[1 + argc : -1])
@@ -92,7 +104,9 @@ class Job:
             self.pending.append((stream, data))
             self._flush()
 
-    def exit(self, code: int = 0, *, signal: int = 0, reason: int = 0, flags: int = 0, pids: tuple[int, ...] = ()) -> None:
+    def exit(
+        self, code: int = 0, *, signal: int = 0, reason: int = 0, flags: int = 0, pids: tuple[int, ...] = ()
+    ) -> None:
         """The end, after what was written."""
         with self._agent.lock:
             how, value = (1, signal) if signal else (0, code)
@@ -135,7 +149,7 @@ class Job:
         if kind is FrameType.DATA:
             self.input_outstanding += len(payload)
             if self.input_outstanding > INPUT_WINDOW:
-                raise Broken("more input than was granted")
+                raise BrokenRuleError("more input than was granted")
             if not self.input_ended:
                 self.input += payload
                 PROGRAMS.get(self.argv[0], Program).data(self, payload)
@@ -146,7 +160,7 @@ class Job:
         elif kind is FrameType.WINDOW:
             self.credit += struct.unpack("<I", payload)[0]
             if self.credit > 2**31 - 1:
-                raise Broken("a window above 2^31-1")
+                raise BrokenRuleError("a window above 2^31-1")
             self._flush()
         elif kind is FrameType.KILL:
             self.kills.append(struct.unpack("<I", payload)[0])
@@ -322,10 +336,10 @@ class FakeAgent:
                     with self.lock:
                         self.frames.append(received)
                         if reserved:
-                            raise Broken("reserved bits are set")
+                            raise BrokenRuleError("reserved bits are set")
                         self._act(received)
                     self.arrived(received)
-        except Broken as broken:
+        except BrokenRuleError as broken:
             self.broken = str(broken)
             self.hang_up()
         # A stream may end within a frame: the sender may have been interrupted for good by the end itself.
@@ -338,22 +352,22 @@ class FakeAgent:
     def _kind(self, kind: int) -> FrameType:
         host = {"EXEC", "DATA", "EOF", "WINDOW", "KILL", "RESIZE", "PING", "CONFIGURE"}
         if kind not in FrameType._value2member_map_ or FrameType(kind).name not in host:
-            raise Broken(f"a frame of type {kind:#x}")
+            raise BrokenRuleError(f"a frame of type {kind:#x}")
         return FrameType(kind)
 
     def _act(self, received: Frame) -> None:
         kind, channel, length = received.kind, received.channel, len(received.payload)
         if kind is FrameType.EXEC:
             if length > 4 << 20 or not 0 < channel <= 0x7FFF_FFFF or channel <= max(self.jobs, default=0):
-                raise Broken(f"EXEC on channel {channel} with {length} bytes")
+                raise BrokenRuleError(f"EXEC on channel {channel} with {length} bytes")
             job = self.jobs[channel] = self.open[channel] = Job(self, channel, received.payload)
             PROGRAMS.get(job.argv[0], Program).start(job)
             self._new.put(job)
             return
         sizes = {FrameType.EOF: 0, FrameType.WINDOW: 4, FrameType.KILL: 4, FrameType.RESIZE: 4}
         if length != sizes.get(kind, length) or length > MAX_PAYLOAD or received.flags:
-            raise Broken(f"a malformed {kind.name}")
+            raise BrokenRuleError(f"a malformed {kind.name}")
         if channel not in self.jobs:
-            raise Broken(f"{kind.name} for channel {channel}, which was never opened")
+            raise BrokenRuleError(f"{kind.name} for channel {channel}, which was never opened")
         if channel in self.open:  # else it crossed with the EXIT
             self.open[channel].take(received)

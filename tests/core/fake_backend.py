@@ -27,6 +27,9 @@ from .fake_agent import BUILD, FakeAgent, hello
 __all__ = ["BUNDLE", "IN_FORCE", "FakeBackend"]
 
 BUNDLE = AgentBundle(build=BUILD, paths={"x86_64": Path("/nowhere")})
+FEATURES = frozenset(
+    {Feature.ISOLATION, Feature.LIMITS, Feature.READONLY_ROOTFS, Feature.USERS, Feature.TMPFS, Feature.BRIDGE}
+)
 IN_FORCE = Effective(
     network="none",
     memory_bytes=2048 << 20,
@@ -47,7 +50,7 @@ class FakeBackend:
 
     name = "fake"
 
-    def __init__(self, features: frozenset[Feature] = frozenset(Feature)) -> None:
+    def __init__(self, features: frozenset[Feature] = FEATURES) -> None:
         self.features = features
         self.calls: list[str] = []
         self.fail: dict[str, Callable[[], object]] = {}
@@ -118,6 +121,7 @@ class FakeBackend:
         agent = self.agents.pop(container_id, None)
         if agent is not None:
             agent.close()
+            agent.host.close()
 
     def close(self) -> None:
         self._called("close")

@@ -1,12 +1,14 @@
 """Ctrl-C, or anything else, at every place where CPython can run a signal handler.
 
-It runs them at the start of a Python function and after a call of a C function (and at backward jumps, which lie between
-two of those). A profile function sees exactly these places, and what it raises is raised there.
+It runs them at the start of a Python function and after a call of a C function (and at backward jumps, which lie
+between two of those). A profile function sees exactly these places, and what it raises is raised there.
 """
 
 from __future__ import annotations
 
+import _weakrefset
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -17,13 +19,25 @@ T = TypeVar("T")
 
 
 def at_place(place: int, act: Callable[[], object], call: Callable[[], T]) -> tuple[T, bool]:
-    """The value of `call()`, in which `act()` is called at the place of that number; and whether there was one."""
+    """The value of `call()`, in which `act()` is called at the place of that number; and whether there was one.
+
+    Places within the fakes do not count, nor those within `threading`, whose Condition does not survive it and whose
+    finalizers drop it.
+    """
     seen = 0
     own = sys._getframe()
 
+    def counts(frame: FrameType | None) -> bool:
+        while frame is not None and frame is not own:
+            name = frame.f_code.co_filename
+            if "/tests/core/fake_" in name or name in (threading.__file__, _weakrefset.__file__):
+                return False
+            frame = frame.f_back
+        return True
+
     def look(frame: FrameType, event: str, arg: Any) -> None:
         nonlocal seen
-        if event in ("call", "c_return") and frame is not own:
+        if event in ("call", "c_return") and frame is not own and counts(frame):
             seen += 1
             if seen == place:
                 sys.setprofile(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
@@ -39,8 +40,12 @@ def test_callbacks_run_once_in_order_on_the_thread_that_sets() -> None:
     forget = signal.add_callback(lambda: calls.append("forgotten"))
     forget()
     forget()
-    setter = Call(lambda: (signal.set(), threading.get_ident())[1])
-    ident = setter.get()
+
+    def set_it() -> int:
+        signal.set()
+        return threading.get_ident()
+
+    ident = Call(set_it).get()
     signal.set()
     assert calls == [("a", ident), ("b", ident), ("c", ident)]
     signal.add_callback(lambda: calls.append("at once"))()
@@ -82,7 +87,7 @@ def test_concurrent_sets_run_each_callback_once() -> None:
     for _ in range(50):
         signal, calls = AbortSignal(), list[int]()
         for number in range(20):
-            signal.add_callback(lambda number=number: calls.append(number))  # type: ignore[misc]
+            signal.add_callback(functools.partial(calls.append, number))
         for setter in [Call(signal.set) for _ in range(4)]:
             setter.get()
         while len(calls) < 20:
@@ -202,7 +207,13 @@ def test_an_abort_that_is_set_runs_nothing(session: AgentSession, agent: FakeAge
     event = threading.Event()
     event.set()
     result = session.exec("true", ["x"], abort=event, input=b"y")
-    assert (result.aborted, result.exit_code, result.command, result.args, result.duration) == (True, None, "true", ("x",), 0)
+    assert (result.aborted, result.exit_code, result.command, result.args, result.duration) == (
+        True,
+        None,
+        "true",
+        ("x",),
+        0,
+    )
     assert session.exec("true", abort=AbortSignal.any(event)).aborted
     assert session.shell("true", abort=event).aborted
     assert not agent.frames
@@ -226,8 +237,8 @@ def test_an_abort_that_fails_fails_the_call(session: AgentSession, agent: FakeAg
 @pytest.mark.parametrize("value", [True, "stop", 1, threading.Lock(), threading.Event, AbortSignal, object()])
 def test_what_is_no_event_is_refused(value: object, session: AgentSession, agent: FakeAgent) -> None:
     for call in (session.exec, session.exec_stream, session.shell):
-        with pytest.raises(ConfigError, match="^abort is .*accepted: a threading.Event or an AbortSignal"):
-            call("true", abort=value)  # type: ignore[operator]
+        with pytest.raises(ConfigError, match=r"^abort is .*accepted: a threading\.Event or an AbortSignal"):
+            call("true", abort=value)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^sources\[1\] is "):
         AbortSignal.any(AbortSignal(), value)  # type: ignore[arg-type]
     assert not agent.frames
@@ -235,7 +246,7 @@ def test_what_is_no_event_is_refused(value: object, session: AgentSession, agent
 
 @pytest.mark.parametrize("value", [None, "1", -1, float("nan"), float("inf"), True, 10**400])
 def test_after_takes_a_number(value: object) -> None:
-    with pytest.raises(ConfigError, match="^seconds is "):
+    with pytest.raises(ConfigError, match=r"^seconds is "):
         AbortSignal.after(value)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^sources\[0\] is None"):
         AbortSignal.any(None)  # type: ignore[arg-type]

@@ -124,7 +124,9 @@ def test_when_busy_wait(make_session: MakeSession, agent: FakeAgent) -> None:
     assert most <= 3
 
 
-def test_those_who_wait_are_woken_not_polled(make_session: MakeSession, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_who_wait_are_woken_not_polled(
+    make_session: MakeSession, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sandboxkit._session._LOOK", 1000.0)
     session = make_session(max_concurrent_execs=4)
     calls = [Call(lambda: session.exec("scripted")) for _ in range(40)]
@@ -144,7 +146,9 @@ def test_waiting_for_a_turn_ends_at_the_timeout(make_session: MakeSession, agent
 
 
 @pytest.mark.parametrize("abort", [threading.Event, AbortSignal])
-def test_waiting_for_a_turn_can_be_aborted(abort: type[threading.Event], make_session: MakeSession, agent: FakeAgent) -> None:
+def test_waiting_for_a_turn_can_be_aborted(
+    abort: type[threading.Event], make_session: MakeSession, agent: FakeAgent
+) -> None:
     session = make_session(max_concurrent_execs=1)
     stream = session.exec_stream("scripted")
     event = abort()

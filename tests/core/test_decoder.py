@@ -292,7 +292,7 @@ def test_a_hostile_agent_ends_the_session(name: str, session: AgentSession, agen
         assert not thread.is_alive()
     assert len(lost) >= 2
     assert len({id(error) for error in lost}) == len(lost), "each thread gets an error, and a traceback, of its own"
-    with pytest.raises(SessionLostError, match="broke the agent's protocol .*Create a new session"):
+    with pytest.raises(SessionLostError, match=r"broke the agent's protocol .*Create a new session"):
         session.exec("true")
     assert session.state.value == "lost"
 

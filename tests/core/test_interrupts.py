@@ -1,4 +1,4 @@
-"""KeyboardInterrupt at every place of every kind of call: the tree is killed, the stream stays whole, the next call works."""
+"""KeyboardInterrupt at every place of every call: the tree is killed, the stream stays whole, the next call works."""
 
 from __future__ import annotations
 
@@ -186,7 +186,6 @@ def test_a_storm_of_signals(session: AgentSession, connection: Connection, agent
     assert session.exec("echo", ["next"]).stdout == "next"
     with agent.lock:
         left = list(agent.open.values())
-    print(len(agent.jobs), count, [(j.argv,j.kills) for j in left])
     for job in left:
         job.exit()
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxkit import SessionLostError
+from sandboxkit import EngineError, SessionLostError
 from sandboxkit._channel import Connection
 from sandboxkit.streams import MultiplexedStream, SocketStream
 
@@ -141,7 +141,7 @@ def test_a_receive_that_waits_is_tried_again() -> None:
     with pair() as (ours, theirs):
         connection = Connection(SocketStream(ours, timeout=0.01))
         connection.start()
-        with pytest.raises(Exception, match="did not answer within 0.05 s"):
+        with pytest.raises(EngineError, match=r"did not answer within 0\.05 s"):
             connection.wait_hello(0.05)
         theirs.sendall(hello())
         assert connection.wait_hello(10).facts["arch"] == "x86_64"
@@ -173,6 +173,5 @@ def test_a_peer_that_never_reads_ends_the_session_at_the_timeout() -> None:
         theirs.sendall(hello())
         connection.wait_hello(10)
         with pytest.raises(SessionLostError, match="timed out"):
-            while True:
-                connection.send(bytes(65536))
+            connection.send(bytes(64 << 20))
         connection.close(SessionLostError("over"))

@@ -53,7 +53,7 @@ mv "$folder" "$folder.gone"
 rm -rf "$folder.gone"
 """
 
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 NAMESPACE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
 
 

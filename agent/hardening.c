@@ -44,12 +44,16 @@ static bool drop_bounding_set(void) {
 }
 
 bool hardening_become(uid_t uid, gid_t gid, const char *workspace) {
-    if (chown(workspace, uid, gid) != 0 || !drop_bounding_set())
+    int parent_death = 0;
+    if (chown(workspace, uid, gid) != 0 || !drop_bounding_set() || prctl(PR_GET_PDEATHSIG, &parent_death) != 0)
         return false;
     if (setgroups(0, NULL) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0)
         return false;
-    /* A change of user leaves the process non-dumpable, and its files in /proc root's: main still has to open one. */
-    return drop_capabilities() && prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
+    /*
+     * A change of user clears the signal for the parent's death, and leaves the process non-dumpable, its files in /proc
+     * root's: main still has to open one.
+     */
+    return drop_capabilities() && prctl(PR_SET_PDEATHSIG, parent_death) == 0 && prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0;
 }
 
 /* landlock(7). Defined here because headers that lack the later ones are about. */

@@ -64,7 +64,8 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     struct output *output = &agent->output;
     polled->count = 0;
     watch(polled, FD_SIGNALS, POLLIN);
-    polled->fds[polled->count++] = (struct pollfd){.fd = agent->input.stalled || !agent->detached.attached ? -1 : FD_INPUT, .events = POLLIN};
+    bool hears = agent->detached.attached && !agent->input.stalled;
+    polled->fds[polled->count++] = (struct pollfd){.fd = hears ? FD_INPUT : -1, .events = POLLIN};
     polled->fds[polled->count++] =
         (struct pollfd){.fd = output->tail > output->head ? output->fd : -1, .events = POLLOUT};
     polled->fds[polled->count++] = (struct pollfd){.fd = detached_listener(agent), .events = POLLIN};
@@ -72,8 +73,9 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
     int64_t next = end_next(agent);
-    if (lifetime_next(agent) < next)
-        next = lifetime_next(agent);
+    int64_t end = lifetime_next(agent);
+    if (end < next)
+        next = end;
     if (agent->spare == NULL && agent->free_count > 0 && agent->spare_retry_us < next)
         next = agent->spare_retry_us;
     if (agent->input.stalled && agent->refusal_count < REFUSALS)
@@ -156,8 +158,9 @@ _Noreturn void loop_run(struct agent *agent) {
             reap_children(agent);
         if (polled.fds[1].revents != 0 || agent->input.stalled)
             input_serve(agent);
-        end_timers(agent, now_us());
-        lifetime_check(agent, now_us());
+        int64_t now = now_us();
+        end_timers(agent, now);
+        lifetime_check(agent, now);
         serve_channels(agent, &polled);
         detached_serve(agent, polled.fds[3].revents != 0, polled.fds[4].revents != 0);
     }

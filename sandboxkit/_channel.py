@@ -308,16 +308,19 @@ class Connection:
                 held.extend(map(self._lock.acquire, (False,)))
                 if True not in held:
                     return
-                while self._later:
-                    sent: list[int] = []
-                    try:
-                        self._send_locked(self._later[0], sent)
-                    finally:
-                        if sent:
-                            self._later.popleft()
+                self._send_queued()  # its loop is not in here: CPython 3.12 leaves a loop's jump out of the `try`
             finally:
                 if True in held:
                     self._lock.release()
+
+    def _send_queued(self) -> None:
+        while self._later:
+            sent: list[int] = []
+            try:
+                self._send_locked(self._later[0], sent)
+            finally:
+                if sent:
+                    self._later.popleft()
 
     def _send_locked(self, frame: bytes, sent: list[int]) -> None:
         # Python runs signal handlers between bytecodes, so `n = send(x)` can send and then lose n to a

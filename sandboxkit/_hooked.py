@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ._file_calls import SandboxPath
 from ._session import AgentSession
 from .errors import ErrorCode, SandboxError
 from .exec_stream import ExecStream
-from .hooks import ExecEnded, ExecStarted, Hooks, SessionCreated, SessionEnded, tell
+from .file_results import Transfer
+from .files import HostPath, SessionFiles
+from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, SessionEnded, tell
 from .results import Event, ExecResult, ExitEvent
 from .session import SessionState
 
@@ -57,6 +61,10 @@ class HookedSession(AgentSession):
             ended(None, error)
             raise
 
+    @property
+    def files(self) -> SessionFiles:
+        return _HookedFiles(self, self._hooks)
+
     def destroy(self) -> None:
         self._connection.raise_if_forked()
         with self._destroying:
@@ -101,6 +109,43 @@ class HookedSession(AgentSession):
             tell(self._hooks.on_exec_end, event)
 
         return ended
+
+
+class _HookedFiles(SessionFiles):
+    """Tells of each file that is written, and of an upload as a whole."""
+
+    def __init__(self, session: HookedSession, hooks: Hooks) -> None:
+        super().__init__(session)
+        self._hooks = hooks
+        self._session_id = session.id
+
+    def _write(self, path: SandboxPath, data: memoryview, **options: Any) -> None:
+        with self._told() as size:
+            super()._write(path, data, **options)
+            size.append(len(data))
+
+    def upload(self, host_path: HostPath, path: SandboxPath, **options: Any) -> Transfer:
+        with self._told() as size:
+            transfer = super().upload(host_path, path, **options)
+            size.append(transfer.bytes)
+        return transfer
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[list[int]]:
+        start, size, error = time.monotonic(), list[int](), None
+        try:
+            yield size
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            event = FileWritten(
+                session_id=self._session_id,
+                size=sum(size),
+                duration=time.monotonic() - start,
+                error=_code(error),
+            )
+            tell(self._hooks.on_file_write, event)
 
 
 class _HookedStream(ExecStream):

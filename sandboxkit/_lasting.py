@@ -73,8 +73,8 @@ def attach_session(backend: Backend, session_id: str, *, takeover: bool, hooks: 
 def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
     """See `Sandbox.resume`. On any exception the container is stopped again, and all its files are there."""
     started = time.monotonic()
-    status = container_of(backend, session_id)
     running = running_of(backend, Feature.RESUME, "resume")
+    status = container_of(backend, session_id)
     if not is_true(status.labels, KEEP):
         raise ConfigError(
             f"Session {session_id} was made to go when it ends; accepted: one that was made with keep=True",

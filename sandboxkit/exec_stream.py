@@ -71,7 +71,7 @@ class ExecStream(Iterator[Event]):
             raise ProcessError("The stream was closed before its command ended, so there is no result.")
         return self._result
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` to the command's input, waiting as a pipe would. ProcessError when it has ended."""
         view = check.octets("data", data, "bytes; encode text first")
         if not self._stdin:

@@ -282,8 +282,8 @@ class SessionFiles(FileCalls):
         Globs: `*` and `?` within a name, `**` over any number of directories, `[a-z]`; a glob without a slash is
         for the name alone, at any depth. `regex` is a POSIX extended regular expression (with `\\w`, `\\s`, `\\d`,
         `\\b`), matched line by line and by bytes, in the sandbox: a bad one costs the sandbox's time, not yours. Files
-        with a NUL in their first 8 KiB are left out. The search ends at `max_matches`, after `max_bytes` of content, or at
-        the timeout, with what it has and `truncated` saying so.
+        with a NUL in their first 8 KiB are left out. The search ends at `max_matches`, after `max_bytes` of content, or
+        at the timeout, with what it has and `truncated` saying so.
         """
         patterns = [check.text("glob", glob, empty=True) if glob is not None else ""]
         patterns.append(check.text("regex", regex) if regex is not None else "")

@@ -237,7 +237,8 @@ class _Sweep:
         if not self._is_old_enough(labels):
             return None
         expires = expires_at(labels)
-        if expires is not None and self._now > expires + _LATE:
+        # The agent ends what runs: a clock that differs from the maker's must not.
+        if expires is not None and self._now > expires + (_HALF_MADE if status.running else _LATE):
             return "its time to live is over"
         if is_true(labels, KEEP) or (is_true(labels, DETACHED) and status.running):
             return None

@@ -20,11 +20,32 @@ BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "strea
 LAYERS = (
     (*BACKEND_API, "_binds", "_labels", "_settings", "_validate"),
     ("_frames", "_channel"),
-    ("abort", "results", "exec_stream", "session", "_snapshot", "_input", "_output", "_run", "_session"),
+    (
+        "abort",
+        "results",
+        "exec_stream",
+        "session",
+        "_snapshot",
+        "_input",
+        "_output",
+        "_run",
+        "_session",
+        "files",
+        "file_results",
+        "_applets",
+        "_records",
+        "_file_calls",
+        "_glob",
+        "_progress",
+        "_transfer",
+        "_upload",
+        "_download",
+    ),
 )
 # Module of the core → what it may import besides the standard library and the dependencies.
 OPTIONAL = {
     "otel": {"opentelemetry"},
+    "_progress": {"rich"},
     "conformance": {"pytest", "hypothesis"},
 }
 DEPENDENCIES = {"attrs", "typing_extensions"}

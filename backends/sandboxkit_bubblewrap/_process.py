@@ -106,7 +106,7 @@ class Process:
             facts, facts_end = _pipe(open_files)
             gate_end, gate = _pipe(open_files)
             try:
-                self._keeper.spawn(start, (end, end, errors), facts_end, gate_end)
+                self._keeper.spawn(start, (end, end, errors), (facts, facts_end), gate_end)
                 self.pid, self.namespaces = _read_facts(facts, self._keeper, deadline)
                 # It waits at the gate, so it is this very process.
                 self._agent = os.pidfd_open(self.pid)
@@ -151,13 +151,15 @@ class _Child:
         self._pids: list[int] = []
         self._handles: list[int] = []
 
-    def spawn(self, start: Start, standard: tuple[int, int, int], facts: int, gate: int) -> None:
+    def spawn(self, start: Start, standard: tuple[int, int, int], facts: tuple[int, int], gate: int) -> None:
         # Root writes the maps, and bubblewrap waits for them; else it makes its own, and waits before it becomes the
         # agent.
         block = ["--userns-block-fd" if start.maps is not None else "--block-fd", str(gate)]
-        bubblewrap = [*start.bubblewrap, "--info-fd", str(facts), *block, "--", *start.command]
+        bubblewrap = [*start.bubblewrap, "--info-fd", str(facts[1]), *block, "--", *start.command]
         groups = "\n".join(map(str, start.groups))
-        kept = [*start.descriptors, facts, gate]
+        # Both ends of the facts: were this process killed now, writing them would fail and bubblewrap end at once,
+        # before it has told its child to go on, which then waits for ever.
+        kept = [*start.descriptors, *facts, gate]
         if min(*standard, *kept) < len(standard):
             raise EngineError("Standard input, output and error of this process must be open.")
         spawn = functools.partial(

@@ -78,7 +78,9 @@ def _check(image: str, folder: Path) -> None:
     if not os.access(folder, os.R_OK | os.X_OK):
         _refuse(image, "a folder that this process may read")
     if any(folder.joinpath(name).is_file() for name in _OF_IMAGES):
-        _refuse(image, "a root filesystem; this is an image with its layers: `docker export` makes what is needed of it")
+        _refuse(
+            image, "a root filesystem; this is an image with its layers: `docker export` makes what is needed of it"
+        )
     loader = missing_loader(folder)
     if loader is not None:
         program, name = loader
@@ -102,7 +104,7 @@ def _unpacked(archive: Path, found: os.stat_result) -> Root:
             return Root(entry / "root", _lock(entry, fcntl.LOCK_SH))  # against _discard_stale
     except OSError as error:
         raise EngineError(
-            f"{archive} can't be unpacked into {cache}: {error}. Set XDG_CACHE_HOME to a folder with space that is yours."
+            f"{archive} can't be unpacked into {cache}: {error}. Set XDG_CACHE_HOME to a folder of yours with space."
         ) from error
 
 

@@ -20,9 +20,9 @@ Put this into a test file of yours, with your backend's name in it, and run pyte
         def make_backend(cls) -> Backend:
             return FirecrackerBackend.connect()
 
-`features` is what the backend declares. It decides which tests there are: those of a declared feature, and for one that is
-not declared the test that asking for it raises. A test of the suite compares it with the backend's own word. Nothing is
-ever skipped. A test that a backend can't pass yet is overridden, with a reason::
+`features` is what the backend declares. It decides which tests there are: those of a declared feature, and for one that
+is not declared the test that asking for it raises. A test of the suite compares it with the backend's own word. Nothing
+is ever skipped. A test that a backend can't pass yet is overridden, with a reason::
 
         @pytest.mark.xfail(strict=True, reason="the hypervisor brings a second interface, see ...")
         def test_the_network_is_off(self, session: Session) -> None:
@@ -30,27 +30,25 @@ ever skipped. A test that a backend can't pass yet is overridden, with a reason:
 
 `images` maps what an image can do to its name on the engine:
 
-- `shell`: `sh`, `cat`, `head`, `seq`, `awk`, `dd`, `setsid`, `stty` and their like (all of busybox), and a user `app`, 1000:1000.
+- `shell`: `sh`, `cat`, `head`, `seq`, `awk`, `dd`, `setsid`, `stty` and their like (all of busybox), and a user `app`,
+  1000:1000.
 - `python`: `sh` and Python 3 as `python` and `python3`.
-- `empty`: no program at all; `static`: one static program, `/hello`, which prints `hello from a static binary` and then each of its
-  argv on a line; `nonroot`: as `shell`, with user 1000 as the image's own. Only with `Feature.IMAGES`.
+- `empty`: no program at all; `static`: one static program, `/hello`, which prints `hello from a static binary` and then
+  each of its argv on a line; `nonroot`: as `shell`, with user 1000 as the image's own. Only with `Feature.IMAGES`.
 
-Around each test stands a leak check: the suite's containers, what `Suite.leftovers` tells of, threads, open files and child
-processes are what they were, and inside the shared session no process is left. Bounds in time are multiplied by
+Around each test stands a leak check: the suite's containers, what `Suite.leftovers` tells of, threads, open files and
+child processes are what they were, and inside the shared session no process is left. Bounds in time are multiplied by
 `SANDBOXKIT_TEST_MARGIN` (2). The tests need pytest (`pip install 'sandboxkit[test]'`) and nothing of its configuration.
 """
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 
 # Before the modules are imported: their plain asserts then explain themselves when they fail, in anybody's run.
-_MODULES = (
-    *("_suite", "_watch", "_inside", "_threads", "_whole", "_commands", "_output", "_input", "_arguments", "_timeouts"),
-    *("_aborts", "_hostile", "_refusals", "_lifecycle", "_processes", "_isolation", "_streams", "_interaction", "_concurrency"),
-    *("_files", "_file_safety", "_file_transfers"),
-)
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from ._aborts import Aborts, AbortSignals  # noqa: E402
 from ._arguments import Arguments, Environment, WorkingFolder  # noqa: E402
@@ -64,6 +62,12 @@ from ._input import Input  # noqa: E402
 from ._interaction import Callbacks, OpenInput, Terminals  # noqa: E402
 from ._isolation import Confinement, EnforcedLimits, Images  # noqa: E402
 from ._lifecycle import Lifecycle, Loss  # noqa: E402
+from ._lifecycle_detached import Detached, TimeToLive  # noqa: E402
+from ._lifecycle_hooks import Hooking  # noqa: E402
+from ._lifecycle_pool import Pools  # noqa: E402
+from ._lifecycle_prune import Pruning  # noqa: E402
+from ._lifecycle_resume import Resuming, Snapshotting  # noqa: E402
+from ._lifecycle_workspaces import Workspaces  # noqa: E402
 from ._output import Output  # noqa: E402
 from ._processes import Crashes, Forks, KeyboardInterrupts  # noqa: E402
 from ._refusals import Refusals, Unsupported  # noqa: E402
@@ -114,5 +118,13 @@ class Conformance(
     Search,
     Transfers,
     Seeding,
+    Pruning,
+    Pools,
+    Hooking,
+    Workspaces,
+    Detached,
+    TimeToLive,
+    Resuming,
+    Snapshotting,
 ):
     """The whole suite; see the package's docstring."""

@@ -19,7 +19,7 @@ class Aborts(Suite):
 
     @pytest.mark.parametrize("kind", [threading.Event, AbortSignal])
     def test_an_abort_set_before_runs_nothing(self, session: Session, kind: type[threading.Event]) -> None:
-        """DESIGN 4.1: abort event set, before → aborted=True, exit_code=None."""
+        """Abort event set, before → aborted=True, exit_code=None."""
         stop, path = kind(), fresh()
         stop.set()
         result = sh(session, 'touch "$1"', path, abort=stop)
@@ -28,9 +28,11 @@ class Aborts(Suite):
 
     @pytest.mark.parametrize("kind", [threading.Event, AbortSignal])
     def test_an_abort_ends_a_command_and_keeps_its_output(self, session: Session, kind: type[threading.Event]) -> None:
-        """DESIGN 4.1: abort event set, during → output so far; dead and returned within 50 ms of `set()`."""
+        """Abort event set, during → output so far; dead and returned within 50 ms of `set()`."""
         stop, path = kind(), fresh()
-        running = Background(lambda: sh(session, 'echo out; echo err >&2; echo $$ >"$1"; exec sleep 1000', path, abort=stop))
+        running = Background(
+            lambda: sh(session, 'echo out; echo err >&2; echo $$ >"$1"; exec sleep 1000', path, abort=stop)
+        )
         pids = wait_for_pids(session, path, 1)
         with Stopwatch() as watch:
             stop.set()
@@ -42,7 +44,7 @@ class Aborts(Suite):
 
     @pytest.mark.parametrize("escape", ESCAPES)
     def test_nothing_gets_away(self, session: Session, escape: str) -> None:
-        """Issue 4: a child that ignores SIGTERM, called setsid, double-forked or is stopped dies too."""
+        """A child that ignores SIGTERM, called setsid, double-forked or is stopped dies too."""
         (number, script), stop, path = ESCAPES[escape], threading.Event(), fresh()
         running = Background(lambda: sh(session, script, path, abort=stop))
         pids = wait_for_pids(session, path, number)
@@ -52,7 +54,7 @@ class Aborts(Suite):
 
     @pytest.mark.parametrize("kind", [threading.Event, AbortSignal])
     def test_with_a_grace_sigterm_comes_first(self, session: Session, kind: type[threading.Event]) -> None:
-        """Issue 4: kill_grace (0 for an abort unless said)."""
+        """Kill_grace (0 for an abort unless said)."""
         stop, path = kind(), fresh()
         script = "trap 'echo bye; exit 3' TERM; touch \"$1\"; while :; do sleep 0.01; done"
         running = Background(lambda: sh(session, script, path, abort=stop, kill_grace=60))
@@ -64,7 +66,7 @@ class Aborts(Suite):
         assert watch.seconds < allowed(0.05)
 
     def test_the_grace_of_an_abort_ends_in_sigkill(self, session: Session) -> None:
-        """Issue 4: SIGTERM, kill_grace, SIGKILL."""
+        """SIGTERM, kill_grace, SIGKILL."""
         stop, path = threading.Event(), fresh()
         script = "trap '' TERM; touch \"$1\"; while :; do sleep 0.01; done"
         running = Background(lambda: sh(session, script, path, abort=stop, kill_grace=0.4))
@@ -93,7 +95,7 @@ class Aborts(Suite):
         assert watch.seconds < allowed(0.05)
 
     def test_one_event_ends_a_hundred_commands(self, session: Session) -> None:
-        """Issue 4: one event may cancel a hundred commands at once."""
+        """One event may cancel a hundred commands at once."""
         stop, folder = threading.Event(), fresh("folder")
         session.exec("mkdir", [folder]).check()
 
@@ -111,7 +113,7 @@ class Aborts(Suite):
         assert living(session, pids) == []
 
     def test_the_session_is_usable_after_an_abort(self, session: Session) -> None:
-        """DESIGN 4.1: the session stays usable; fifty times in a row."""
+        """The session stays usable; fifty times in a row."""
         for number in range(50):
             assert session.exec("sleep", ["1000"], abort=AbortSignal.after(0.001)).aborted
             assert session.exec("echo", [str(number)]).stdout == f"{number}\n"
@@ -121,7 +123,7 @@ class AbortSignals(Suite):
     """What an AbortSignal adds."""
 
     def test_a_signal_after_seconds_ends_a_command_then(self, session: Session) -> None:
-        """Issue 4: `AbortSignal.after(seconds)`."""
+        """`AbortSignal.after(seconds)`."""
         with Stopwatch() as watch:
             result = session.exec("sleep", ["1000"], abort=AbortSignal.after(0.3))
         assert result.aborted
@@ -129,7 +131,7 @@ class AbortSignals(Suite):
 
     @pytest.mark.parametrize("which", [0, 1, 2])
     def test_any_of_several_ends_a_command(self, session: Session, which: int) -> None:
-        """Issue 4: `AbortSignal.any(...)`, of signals and of plain Events."""
+        """`AbortSignal.any(...)`, of signals and of plain Events."""
         sources, path = (AbortSignal(), threading.Event(), AbortSignal()), fresh()
         either = AbortSignal.any(*sources)
         running = Background(lambda: sh(session, 'touch "$1"; exec sleep 1000', path, abort=either))
@@ -141,7 +143,7 @@ class AbortSignals(Suite):
         assert either.is_set()
 
     def test_the_reason_is_told(self, session: Session) -> None:
-        """Issue 4: AbortSignal with a reason."""
+        """AbortSignal with a reason."""
         first, second = AbortSignal(), AbortSignal()
         either = AbortSignal.any(first, second)
         second.set("the user left")
@@ -149,7 +151,7 @@ class AbortSignals(Suite):
         assert either.reason == "the user left"
 
     def test_its_callbacks_are_called_once(self, session: Session) -> None:
-        """Issue 4: AbortSignal with callbacks."""
+        """AbortSignal with callbacks."""
         stop, calls = AbortSignal(), []
         stop.add_callback(lambda: calls.append("called"))
         for _ in range(10):

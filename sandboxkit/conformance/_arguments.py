@@ -29,7 +29,7 @@ AWKWARD = {
     "empty": "",
     "not utf-8": os.fsdecode(b"\xff\xfe"),
 }
-"""Issue 4: arguments with spaces, quotes, newlines, `$`, emoji and a leading dash; an empty argument."""
+"""Arguments with spaces, quotes, newlines, `$`, emoji and a leading dash; an empty argument."""
 
 
 class Arguments(Suite):
@@ -37,17 +37,17 @@ class Arguments(Suite):
 
     @pytest.mark.parametrize("argument", AWKWARD.values(), ids=AWKWARD)
     def test_an_argument_arrives_exactly(self, session: Session, argument: str) -> None:
-        """Issue 4: no shell, no quoting, nothing to escape."""
+        """No shell, no quoting, nothing to escape."""
         result = sh(session, 'printf "%s|" "$#" "$@"', argument, "last")
         assert result.stdout_bytes == b"2|" + os.fsencode(argument) + b"|last|"
 
     def test_all_of_them_arrive_together_in_order(self, session: Session) -> None:
-        """Issue 4: boundaries between arguments are kept."""
+        """Boundaries between arguments are kept."""
         result = sh(session, 'for a; do printf "%s\\001\\002" "$a"; done', *AWKWARD.values())
         assert result.stdout_bytes.split(b"\1\2")[:-1] == [os.fsencode(argument) for argument in AWKWARD.values()]
 
     def test_an_argument_list_of_100_kib_arrives(self, session: Session) -> None:
-        """Issue 4: an argument list of 100 KiB; here of many, and of one."""
+        """An argument list of 100 KiB; here of many, and of one."""
         many = [f"{number:09}" for number in range(10_240)]
         result = sh(session, 'printf "%s\\n" "$@"', *many)
         assert result.stdout.split() == many
@@ -58,7 +58,7 @@ class Arguments(Suite):
         assert session.exec("echo", ("a", "b")).stdout == session.exec("echo", ["a", "b"]).stdout == "a b\n"
 
     def test_the_arguments_are_in_the_result(self, session: Session) -> None:
-        """DESIGN 4.1: the result says what ran."""
+        """The result says what ran."""
         result = session.exec("echo", ["a", "b c"])
         assert (result.command, result.args) == ("echo", ("a", "b c"))
 
@@ -66,9 +66,11 @@ class Arguments(Suite):
 class Environment(Suite):
     """Variables of the image, the sandbox, the session and the call."""
 
-    @pytest.mark.parametrize("value", [v for k, v in AWKWARD.items() if k != "empty"], ids=[k for k in AWKWARD if k != "empty"])
+    @pytest.mark.parametrize(
+        "value", [v for k, v in AWKWARD.items() if k != "empty"], ids=[k for k in AWKWARD if k != "empty"]
+    )
     def test_a_value_arrives_exactly(self, session: Session, value: str) -> None:
-        """Issue 4: an env value with newlines, and whatever else."""
+        """An env value with newlines, and whatever else."""
         assert sh(session, 'printf "<%s>" "$V"', env={"V": value}).stdout_bytes == b"<" + os.fsencode(value) + b">"
 
     def test_an_empty_value_is_set(self, session: Session) -> None:
@@ -77,7 +79,7 @@ class Environment(Suite):
         assert sh(session, 'echo "${V-unset}"').stdout == "unset\n"
 
     def test_the_call_wins_over_the_session_and_that_over_the_sandbox(self) -> None:
-        """DESIGN 4: env of each level is set over the one below."""
+        """Env of each level is set over the one below."""
         sandbox = self.sandbox(env={"A": "sandbox", "B": "sandbox", "C": "sandbox"})
         with sandbox.create_session(env={"B": "session", "C": "session"}) as session:
             result = sh(session, 'echo "$A $B $C $D"', env={"C": "call", "D": "call"})
@@ -89,16 +91,14 @@ class Environment(Suite):
         assert sh(session, "export LEFT=over; echo $GIVEN", env={"GIVEN": "x"}).stdout == "x\n"
         assert sh(session, "echo ${LEFT-none} ${GIVEN-none}").stdout == "none none\n"
 
-    def test_nothing_of_the_hosts_environment_reaches_a_command(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """DESIGN 7: secrets of the host stay there."""
+    def test_nothing_of_the_hosts_environment_reaches_a_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Secrets of the host stay there."""
         monkeypatch.setenv("SANDBOXKIT_TEST_CANARY", "of-the-host")
         with self.create() as session:
             assert "of-the-host" not in sh(session, "set; export").check().stdout
 
     def test_the_images_path_stays(self, session: Session) -> None:
-        """DESIGN 5: the image's environment stays; other variables do not replace it."""
+        """The image's environment stays; other variables do not replace it."""
         plain = sh(session, "echo $PATH").stdout
         assert plain != "\n"
         assert sh(session, "echo $PATH", env={"OTHER": "x"}).stdout == plain
@@ -106,7 +106,9 @@ class Environment(Suite):
     def test_the_command_is_looked_up_in_the_path_it_is_given(self, session: Session) -> None:
         """PROTOCOL 5.1: argv[0] without a slash is looked up in the PATH of that environment."""
         folder = fresh("bin")
-        sh(session, "mkdir \"$1\"; printf '#!/bin/sh\\necho found\\n' >\"$1/tool-x\"; chmod 755 \"$1/tool-x\"", folder).check()
+        sh(
+            session, 'mkdir "$1"; printf \'#!/bin/sh\\necho found\\n\' >"$1/tool-x"; chmod 755 "$1/tool-x"', folder
+        ).check()
         where = sh(session, "pwd").check().stdout.strip()
         assert session.exec("tool-x").exit_code == 127
         assert session.exec("tool-x", env={"PATH": f"/none:{where}/{folder}"}).check().stdout == "found\n"
@@ -117,7 +119,7 @@ class WorkingFolder(Suite):
     """`cwd`: inside the workspace, or nothing runs."""
 
     def test_a_command_starts_in_the_workspace(self, session: Session) -> None:
-        """DESIGN 4.1: cwd is the workspace, which can be written."""
+        """Cwd is the workspace, which can be written."""
         path = fresh()
         sh(session, 'echo hi >"$1"', path).check()
         assert read(session, f"./{path}") == "hi\n"
@@ -128,7 +130,10 @@ class WorkingFolder(Suite):
         sh(session, "mkdir -p absolute/folder").check()
         assert sh(session, "pwd").stdout == session.workspace + "\n"
         assert sh(session, "pwd", cwd=session.workspace).stdout == session.workspace + "\n"
-        assert sh(session, "pwd", cwd=f"{session.workspace}/absolute/folder").stdout == f"{session.workspace}/absolute/folder\n"
+        assert (
+            sh(session, "pwd", cwd=f"{session.workspace}/absolute/folder").stdout
+            == f"{session.workspace}/absolute/folder\n"
+        )
 
     @needs(Trait.OWN_FILES)
     def test_a_new_workspace_is_empty(self) -> None:
@@ -137,28 +142,33 @@ class WorkingFolder(Suite):
             assert session.exec("ls", ["-A"]).check().stdout == ""
 
     def test_a_folder_below_the_workspace_will_do(self, session: Session) -> None:
-        """DESIGN 4.1: relative to the workspace."""
+        """Relative to the workspace."""
         folder = fresh("folder")
         session.exec("mkdir", ["-p", f"{folder}/below"]).check()
-        for cwd in (f"{folder}/below", f"./{folder}/./below/", f"{folder}/below/../below", f"{session.workspace}/{folder}/below"):
+        for cwd in (
+            f"{folder}/below",
+            f"./{folder}/./below/",
+            f"{folder}/below/../below",
+            f"{session.workspace}/{folder}/below",
+        ):
             assert sh(session, "pwd", cwd=cwd).check().stdout.endswith(f"/{folder}/below\n"), cwd
 
     def test_a_relative_command_is_relative_to_the_folder(self, session: Session) -> None:
         """PROTOCOL 5.1: with a slash it is a path relative to the working folder."""
         folder = fresh("folder")
-        sh(session, "mkdir \"$1\"; printf '#!/bin/sh\\necho here\\n' >\"$1/run\"; chmod 755 \"$1/run\"", folder).check()
+        sh(session, 'mkdir "$1"; printf \'#!/bin/sh\\necho here\\n\' >"$1/run"; chmod 755 "$1/run"', folder).check()
         assert session.exec("./run", cwd=folder).check().stdout == "here\n"
         assert session.exec("./run").exit_code == 127
 
     def test_a_missing_folder_is_a_path_error_and_nothing_ran(self, session: Session) -> None:
-        """docker-py#1808, DESIGN 4.1: cwd missing → PathError; nothing ran."""
+        """docker-py#1808: cwd missing → PathError; nothing ran."""
         path = fresh()
         with pytest.raises(PathError, match="no-such-folder"):
             sh(session, 'touch "$1"', path, cwd="no-such-folder")
         assert not session.exec("test", ["-e", path]).ok
 
     def test_a_file_as_folder_is_a_path_error(self, session: Session) -> None:
-        """DESIGN 4.1: cwd that is no folder."""
+        """Cwd that is no folder."""
         path = fresh()
         session.exec("touch", [path]).check()
         with pytest.raises(PathError):
@@ -166,14 +176,14 @@ class WorkingFolder(Suite):
 
     @pytest.mark.parametrize("cwd", ["..", "../..", "/", "/etc", "sub/../..", "/workspace/../etc", "/workspaces"])
     def test_a_folder_outside_the_workspace_is_a_path_error(self, session: Session, cwd: str) -> None:
-        """DESIGN 4.1: cwd outside the workspace → PathError; nothing ran."""
+        """Cwd outside the workspace → PathError; nothing ran."""
         session.exec("mkdir", ["-p", "sub"]).check()
         with pytest.raises(PathError):
             session.exec("true", cwd=cwd)
 
     @pytest.mark.parametrize("target", ["/", "/etc", "..", "sub/../.."])
     def test_a_link_that_leads_outside_is_a_path_error(self, session: Session, target: str) -> None:
-        """DESIGN 4.2: a symlink cannot lead outside; the container judges, not the text."""
+        """A symlink cannot lead outside; the container judges, not the text."""
         link = fresh("link")
         sh(session, 'mkdir -p sub; ln -s "$1" "$2"', target, link).check()
         with pytest.raises(PathError):
@@ -193,7 +203,7 @@ class WorkingFolder(Suite):
             session.exec("true", cwd=link)
 
     def test_any_folder_name_will_do(self, session: Session) -> None:
-        """DESIGN 4.2: any file name a Linux filesystem allows works."""
+        """Any file name a Linux filesystem allows works."""
         for name in ("with space", "new\nline", "-dash", "é😀", "...", os.fsdecode(b"\xff")):
             sh(session, 'mkdir -p -- "./$1"', name).check()
             result = sh(session, 'pwd; echo "."', cwd=name).check()

@@ -17,7 +17,7 @@ class Commands(Suite):
     """`exec`: how a command ends and what it says."""
 
     def test_true_exits_with_0(self, session: Session) -> None:
-        """DESIGN 4.1: the plainest result of all."""
+        """The plainest result of all."""
         result = session.exec("true")
         assert (result.exit_code, result.signal, result.ok) == (0, None, True)
         assert (result.stdout_bytes, result.stderr_bytes) == (b"", b"")
@@ -27,12 +27,12 @@ class Commands(Suite):
 
     @pytest.mark.parametrize("code", [1, 2, 7, 125, 126, 127, 128, 137, 255])
     def test_a_non_zero_exit_is_a_result(self, session: Session, code: int) -> None:
-        """DESIGN 4.1: exits non-zero → a result; never an exception."""
+        """Exits non-zero → a result; never an exception."""
         result = sh(session, f"exit {code}")
         assert (result.exit_code, result.signal, result.ok) == (code, None, False)
 
     def test_check_raises_for_a_result_that_is_not_ok(self, session: Session) -> None:
-        """DESIGN 4.1: `check()` is how a caller asks for the exception."""
+        """`check()` is how a caller asks for the exception."""
         assert session.exec("true").check().exit_code == 0
         with pytest.raises(CommandFailedError, match="exited with 3: why") as caught:
             sh(session, "echo why >&2; exit 3").check()
@@ -42,7 +42,7 @@ class Commands(Suite):
         ("name", "number"), [("SIGHUP", 1), ("SIGABRT", 6), ("SIGKILL", 9), ("SIGSEGV", 11), ("SIGTERM", 15)]
     )
     def test_a_command_killed_by_a_signal_says_which(self, session: Session, name: str, number: int) -> None:
-        """DESIGN 4.1: killed by a signal → exit_code 128+n and its name."""
+        """Killed by a signal → exit_code 128+n and its name."""
         result = sh(session, f"kill -{number} $$; sleep 10")
         assert (result.exit_code, result.signal) == (128 + number, name)
         assert (result.timed_out, result.aborted, result.ok) == (False, False, False)
@@ -56,7 +56,7 @@ class Commands(Suite):
             assert result.stderr.count("\n") == 1
 
     def test_a_file_that_is_not_executable_is_126_with_the_reason_in_stderr(self, session: Session) -> None:
-        """DESIGN 4.1: not executable → 126."""
+        """Not executable → 126."""
         path = "./" + fresh()
         sh(session, 'echo "echo hello" >"$1"; chmod 644 "$1"', path).check()
         for command in (path, "/"):
@@ -65,7 +65,7 @@ class Commands(Suite):
             assert command in result.stderr
 
     def test_a_script_without_an_interpreter_line_is_126(self, session: Session) -> None:
-        """DESIGN 4.1: one executable, never a shell line; so no shell is tried for a file the kernel refuses."""
+        """One executable, never a shell line; so no shell is tried for a file the kernel refuses."""
         path = "./" + fresh()
         sh(session, 'echo "echo hello" >"$1"; chmod 755 "$1"', path).check()
         assert session.exec(path).exit_code == 126
@@ -73,21 +73,21 @@ class Commands(Suite):
     def test_a_script_with_an_interpreter_line_runs(self, session: Session) -> None:
         """execve(2), as anywhere."""
         path = "./" + fresh()
-        sh(session, "printf '#!/bin/sh\\necho \"<$1>\"\\n' >\"$1\"; chmod 755 \"$1\"", path).check()
+        sh(session, 'printf \'#!/bin/sh\\necho "<$1>"\\n\' >"$1"; chmod 755 "$1"', path).check()
         assert session.exec(path, ["a b"]).check().stdout == "<a b>\n"
 
     def test_a_command_is_never_a_shell_line(self, session: Session) -> None:
-        """DESIGN 4.1: `command` is one executable."""
+        """`command` is one executable."""
         result = session.exec("echo hello; true")
         assert (result.exit_code, result.stdout_bytes) == (127, b"")
 
     def test_shell_runs_a_script(self, session: Session) -> None:
-        """DESIGN 4.1: the explicit way to run `sh -c`."""
+        """The explicit way to run `sh -c`."""
         result = session.shell("for i in 1 2 3; do echo $i; done | tail -1; exit 4")
         assert (result.stdout, result.exit_code, result.command) == ("3\n", 4, "sh")
 
     def test_stdout_and_stderr_are_kept_apart(self, session: Session) -> None:
-        """DESIGN 4.1: separate stdout and stderr."""
+        """Separate stdout and stderr."""
         result = sh(session, "echo out; echo err >&2; echo out2; echo err2 >&2")
         assert (result.stdout_bytes, result.stderr_bytes) == (b"out\nout2\n", b"err\nerr2\n")
         assert (result.stdout_total_bytes, result.stderr_total_bytes) == (9, 9)
@@ -118,7 +118,7 @@ class Commands(Suite):
         assert (result.exit_code, result.stdout_bytes, result.timed_out) == (0, b"", False)
 
     def test_a_command_that_closes_its_output_runs_on(self, session: Session) -> None:
-        """Issue 4: a command that closes stdout and runs on is waited for."""
+        """A command that closes stdout and runs on is waited for."""
         path = fresh()
         result = sh(session, 'echo before; exec >&- 2>&-; sleep 0.3; echo done >"$1"; exit 5', path)
         assert (result.exit_code, result.stdout_bytes) == (5, b"before\n")
@@ -126,24 +126,24 @@ class Commands(Suite):
         assert result.duration >= 0.3
 
     def test_nul_bytes_come_through(self, session: Session) -> None:
-        """Issue 4: NUL bytes in output."""
+        """NUL bytes in output."""
         result = sh(session, "printf 'a\\000b\\000'; printf '\\000' >&2")
         assert (result.stdout_bytes, result.stderr_bytes) == (b"a\0b\0", b"\0")
         assert result.stdout == "a\0b\0"
 
     def test_invalid_utf_8_is_exact_as_bytes_and_replaced_as_text(self, session: Session) -> None:
-        """Issue 4: invalid UTF-8 in output."""
+        """Invalid UTF-8 in output."""
         result = sh(session, "printf 'a\\377b\\303'")
         assert result.stdout_bytes == b"a\xffb\xc3"
         assert result.stdout == "a\ufffdb\ufffd"
 
     def test_every_byte_value_comes_through(self, session: Session) -> None:
         """No byte means anything to the transport."""
-        script = "i=0; while [ $i -lt 256 ]; do printf \"\\\\$(printf %03o $i)\"; i=$((i+1)); done"
+        script = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
         assert sh(session, script).stdout_bytes == bytes(range(256))
 
     def test_times_and_memory_are_told(self, session: Session) -> None:
-        """DESIGN 4.1: duration, cpu_seconds, max_rss_bytes."""
+        """Duration, cpu_seconds, max_rss_bytes."""
         idle = session.exec("sleep", ["0.2"])
         assert 0.2 <= idle.duration <= allowed(0.2)
         assert idle.cpu_seconds < 0.1
@@ -178,7 +178,7 @@ class BackgroundChildren(Suite):
         sh(session, 'kill -9 "$1"', str(pid)).check()
 
     def test_every_background_child_is_listed(self, session: Session) -> None:
-        """DESIGN 4.1: its pid is listed; those with a session of their own too."""
+        """Its pid is listed; those with a session of their own too."""
         result = sh(session, "sleep 100 & echo $!; setsid sleep 100 & echo $!; (setsid sleep 100 &); sleep 0.2")
         told = [int(line) for line in result.stdout.split()]
         assert len(result.background_pids) == 3
@@ -187,7 +187,7 @@ class BackgroundChildren(Suite):
         sh(session, "kill -9 $*", *map(str, result.background_pids)).check()
 
     def test_a_background_child_that_writes_is_never_blocked(self, session: Session) -> None:
-        """DESIGN 4.1: its output is drained and dropped, so it gets through more than a pipe holds."""
+        """Its output is drained and dropped, so it gets through more than a pipe holds."""
         path = fresh()
         script = 'mkfifo "$1.go"; { read x <"$1.go"; head -c 4000000 /dev/zero; echo done >"$1"; } & echo hi'
         result = sh(session, script, path)
@@ -220,7 +220,7 @@ class BackgroundChildren(Suite):
 
     @needs(Trait.OWN_PROCESSES)
     def test_destroy_ends_background_children(self) -> None:
-        """DESIGN 4.1: `destroy` ends it; seen by the engine having nothing left of the container."""
+        """`destroy` ends it; seen by the engine having nothing left of the container."""
         session = self.create()
         result = sh(session, "setsid sleep 1000 & echo hi")
         assert living(session, result.background_pids) == list(result.background_pids)

@@ -24,7 +24,7 @@ class Concurrency(Suite):
     """Any number of threads on one session."""
 
     def test_64_threads_run_100_commands_each(self, session: Session) -> None:
-        """Issue 4: 64 threads x 100 execs in one session finish with every result right. Dial: SANDBOXKIT_TEST_EXECS."""
+        """Every result of 64 threads x 100 execs in one session is right. Dial: SANDBOXKIT_TEST_EXECS."""
 
         def work(worker: int) -> int:
             right = 0
@@ -37,7 +37,7 @@ class Concurrency(Suite):
         assert together([lambda n=n: work(n) for n in range(64)]) == [EXECS] * 64  # type: ignore[misc]
 
     def test_outputs_of_many_commands_never_mix(self, session: Session) -> None:
-        """Issue 4: output interleaved wrongly; here between commands."""
+        """Output interleaved wrongly; here between commands."""
 
         def work(worker: int) -> bool:
             script = 'i=0; while [ $i -lt 500 ]; do echo "$1 $i"; echo "$1 err $i" >&2; i=$((i+1)); done'
@@ -60,7 +60,7 @@ class Concurrency(Suite):
         assert together([stream, whole] * 4) == [10_000_000] * 8
 
     def test_a_command_over_the_limit_waits_for_its_turn(self) -> None:
-        """Issue 4: max_concurrent_execs with waiting."""
+        """Max_concurrent_execs with waiting."""
         with self.create(limits=self.limits(max_concurrent_execs=1)) as session:
             with session.exec_stream("cat", stdin=True) as stream:
                 waiting = Background(lambda: session.exec("echo", ["its turn"]))
@@ -72,7 +72,7 @@ class Concurrency(Suite):
             assert waiting.result().stdout == "its turn\n"
 
     def test_over_the_limit_an_error_is_raised_where_that_is_wanted(self) -> None:
-        """Issue 4: when_busy="error": a clear error."""
+        """When_busy="error": a clear error."""
         with self.create(limits=self.limits(max_concurrent_execs=1, when_busy="error")) as session:
             with session.exec_stream("cat", stdin=True) as stream:
                 with pytest.raises(SessionBusyError, match="max_concurrent_execs") as caught:
@@ -83,7 +83,7 @@ class Concurrency(Suite):
             assert session.exec("true").ok
 
     def test_waiting_for_a_turn_ends_at_the_timeout(self) -> None:
-        """Issue 4: within its own timeout."""
+        """Within its own timeout."""
         with self.create(limits=self.limits(max_concurrent_execs=1)) as session, session.exec_stream("cat", stdin=True):
             with Stopwatch() as watch, pytest.raises(SessionBusyError, match="max_concurrent_execs"):
                 session.exec("true", timeout=0.3)
@@ -143,7 +143,7 @@ class ManyInARow(Suite):
         assert thread_names() == threads
 
     def test_200_commands_add_no_process_to_the_host(self, session: Session) -> None:
-        """podman#15377: each exec through an engine's API leaves two processes for five minutes: here there are none."""
+        """podman#15377: an engine's own exec leaves two processes for five minutes each: here there are none."""
         session.exec("true").check()
         before = len(host_processes())
         for _ in range(200):
@@ -170,4 +170,3 @@ class ManyInARow(Suite):
             session.destroy()
         assert open_files()[0] == files
         assert thread_names() == threads
-

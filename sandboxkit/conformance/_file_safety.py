@@ -193,17 +193,13 @@ print(sorted(seen))
             cut = 0
             for delay in (0.0005, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05):
                 session.files.write("folder/file", b"old")
-                stop = AbortSignal()
-                timer = threading.Timer(delay, stop.set)
-                timer.start()
                 try:
-                    session.files.write("folder/file", data, abort=stop)
+                    session.files.write("folder/file", data, abort=AbortSignal.after(delay))
                 except FileError as error:
                     assert error.details["reason"] == "aborted"  # noqa: PT017 - it may also have been in time
                     found = session.files.read("folder/file")
                     assert found in (b"old", data)  # the new one only if the kill came right behind the last step
                     cut += found == b"old"
-                timer.join()
                 assert session.files.list("folder", recursive=True).paths == ["file"]
             assert cut, "no write was cut: raise the size"
 

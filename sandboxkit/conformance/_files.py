@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,6 +13,7 @@ from sandboxkit.errors import ConfigError, FileError, FileTooLargeError, PathErr
 
 from ._inside import fresh, sh
 from ._suite import Suite, needs
+from ._threads import together
 
 NAMES = {
     "newline": "a\nb",
@@ -173,20 +174,7 @@ class FileContents(Suite):
         """Each sees what the others did, or begins anew."""
         path, number = fresh(), 6
         session.files.write_text(path, "".join(f"<{index}>\n" for index in range(number)))
-        errors: list[BaseException] = []
-
-        def edit(index: int) -> None:
-            try:
-                session.files.edit(path, f"<{index}>", f"[{index}]")
-            except FileError as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=edit, args=(index,)) for index in range(number)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        together([partial(session.files.edit, path, f"<{index}>", f"[{index}]") for index in range(number)])
         assert session.files.read_text(path) == "".join(f"[{index}]\n" for index in range(number))
 
     def test_bad_arguments_name_the_field(self, session: Session) -> None:

@@ -18,7 +18,7 @@ class Hostile(Suite):
 
     @needs(Trait.OWN_PROCESSES)
     def test_killing_everything_kills_only_commands(self, session: Session) -> None:
-        """DESIGN 5: a command may kill its supervisor and every other command's; it gains nothing."""
+        """A command may kill its supervisor and every other command's; it gains nothing."""
         path = fresh()
         other = Background(lambda: sh(session, 'echo $$ >"$1"; exec sleep 1000', path))
         pids = wait_for_pids(session, path, 1)
@@ -39,9 +39,15 @@ class Hostile(Suite):
 
     @needs(Trait.OWN_PROCESSES)
     def test_a_command_that_kills_its_supervisor_is_ended_with_its_tree(self, session: Session) -> None:
-        """DESIGN 5: a direct child of PID 1 that is no supervisor is an escapee and dies at once."""
+        """A direct child of PID 1 that is no supervisor is an escapee and dies at once."""
         path = fresh()
-        script = 'echo $$ >>"$1"; setsid sh -c \'echo $$ >>"$1"; exec sleep 1000\' sh "$1" & until [ -e "$1.go" ]; do sleep 0.01; done; kill -9 $PPID; sleep 1000'
+        script = """
+        echo $$ >>"$1"
+        setsid sh -c 'echo $$ >>"$1"; exec sleep 1000' sh "$1" &
+        until [ -e "$1.go" ]; do sleep 0.01; done
+        kill -9 $PPID
+        sleep 1000
+        """
         running = Background(lambda: sh(session, script, path, timeout=30))
         pids = wait_for_pids(session, path, 2)
         session.exec("touch", [f"{path}.go"]).check()
@@ -52,7 +58,7 @@ class Hostile(Suite):
     @needs(Trait.OWN_PROCESSES)
     @pytest.mark.parametrize("signal", ["STOP", "TSTP", "TTIN"])
     def test_a_stopped_supervisor_holds_nothing_up(self, session: Session, signal: str) -> None:
-        """DESIGN 5: a stopped supervisor is continued or its tree killed; either way the timeout holds."""
+        """A stopped supervisor is continued or its tree killed; either way the timeout holds."""
         with Stopwatch() as watch:
             result = sh(session, f"kill -{signal} $PPID; exec sleep 1000", timeout=0.5, kill_grace=0)
         assert result.exit_code in (None, 137)
@@ -62,7 +68,7 @@ class Hostile(Suite):
 
     @needs(Trait.OWN_PROCESSES)
     def test_a_supervisor_stopped_at_the_end_does_not_lose_the_exit(self, session: Session) -> None:
-        """DESIGN 5: the exec still ends with a truthful result."""
+        """The exec still ends with a truthful result."""
         with Stopwatch() as watch:
             result = sh(session, "echo out; kill -STOP $PPID; exit 5", timeout=30)
         assert result.stdout_bytes == b"out\n"
@@ -70,9 +76,11 @@ class Hostile(Suite):
         assert watch.seconds < allowed(1)
 
     @needs(Trait.OWN_PROCESSES)
-    @pytest.mark.parametrize("signal", ["HUP", "INT", "QUIT", "KILL", "TERM", "STOP", "USR1", "PIPE", "CHLD", "SEGV", "WINCH"])
+    @pytest.mark.parametrize(
+        "signal", ["HUP", "INT", "QUIT", "KILL", "TERM", "STOP", "USR1", "PIPE", "CHLD", "SEGV", "WINCH"]
+    )
     def test_the_agent_ignores_signals_from_inside(self, session: Session, signal: str) -> None:
-        """DESIGN 5: as PID 1 it ignores what a command may send it."""
+        """As PID 1 it ignores what a command may send it."""
         sh(session, f"for i in 1 2 3 4 5; do kill -{signal} 1; done", timeout=30)
         assert session.exec("echo", ["next"]).check().stdout == "next\n"
 
@@ -106,7 +114,7 @@ class Hostile(Suite):
 
     @needs(Trait.OWN_PROCESSES, Feature.ISOLATION)
     def test_the_agents_memory_and_descriptors_are_closed_to_commands(self, session: Session) -> None:
-        """DESIGN 5: it marks itself non-dumpable: a same-uid command cannot read its memory nor take its stream."""
+        """It marks itself non-dumpable: a same-uid command cannot read its memory nor take its stream."""
         for path in ("/proc/1/mem", "/proc/1/environ", "/proc/1/maps"):
             result = session.exec("head", ["-c", "1", path])
             assert (result.ok, result.stdout_bytes) == (False, b""), path
@@ -130,5 +138,7 @@ class Hostile(Suite):
 
     def test_a_command_that_closes_everything_still_ends(self, session: Session) -> None:
         """Nothing of the command's descriptors is needed for its end."""
-        result = sh(session, "i=0; while [ $i -lt 10 ]; do eval \"exec $i<&-\" 2>/dev/null; i=$((i+1)); done; exit 6", timeout=10)
+        result = sh(
+            session, 'i=0; while [ $i -lt 10 ]; do eval "exec $i<&-" 2>/dev/null; i=$((i+1)); done; exit 6', timeout=10
+        )
         assert result.exit_code in (2, 6)

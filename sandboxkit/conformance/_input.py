@@ -44,19 +44,19 @@ class Input(Suite):
         ids=["bytes", "bytearray", "memoryview"],
     )
     def test_bytes_arrive_exactly(self, session: Session, source: bytes) -> None:
-        """DESIGN 4.1: input."""
+        """Input."""
         assert session.exec("cat", input=source).stdout_bytes == b"a\0b\xff\n"
 
     def test_text_arrives_as_utf_8(self, session: Session) -> None:
-        """DESIGN 4.1: input."""
+        """Input."""
         assert session.exec("cat", input="é€😀\n").stdout_bytes == "é€😀\n".encode()
 
     def test_a_file_arrives_to_its_end(self, session: Session) -> None:
-        """Issue 4: `input=` takes a file object."""
+        """`input=` takes a file object."""
         assert session.exec("cat", input=io.BytesIO(b"x" * 200_000)).stdout_bytes == b"x" * 200_000
 
     def test_an_iterator_arrives_to_its_end(self, session: Session) -> None:
-        """Issue 4: `input=` takes an iterator of bytes; empty pieces are no end."""
+        """`input=` takes an iterator of bytes; empty pieces are no end."""
         pieces = [b"one ", b"", b"two ", bytes(100_000), b" three"]
         assert session.exec("cat", input=iter(pieces)).stdout_bytes == b"".join(pieces)
 
@@ -67,7 +67,7 @@ class Input(Suite):
         assert (result.exit_code, result.stdout_bytes, result.timed_out) == (0, b"", False)
 
     def test_a_hundred_mebibytes_of_input_arrive(self, session: Session) -> None:
-        """Issue 4: stdin of 100 MiB; from an iterator it passes through flat memory."""
+        """Stdin of 100 MiB; from an iterator it passes through flat memory."""
         session.exec("wc", ["-c"], input=Blocks(10)).check()
         with PeakMemory() as memory:
             result = session.exec("wc", ["-c"], input=Blocks(1600), timeout=120)
@@ -75,19 +75,19 @@ class Input(Suite):
         assert memory.growth <= 16 * MIB
 
     def test_input_and_output_of_any_size_do_not_deadlock(self, session: Session) -> None:
-        """PITFALLS: writing much without reading deadlocks: both ways are pumped."""
+        """Writing much without reading deadlocks: both ways are pumped."""
         result = session.exec("cat", input=bytes(20 * MIB), timeout=120)
         assert (result.exit_code, result.stdout_total_bytes) == (0, 20 * MIB)
 
     def test_input_that_is_never_read_is_no_error(self, session: Session) -> None:
-        """Issue 4: stdin never read; DESIGN 4.1: larger than the pipe, command ignores it → no deadlock, no error."""
+        """Stdin never read, and larger than the pipe: no deadlock, no error."""
         with Stopwatch() as watch:
             result = sh(session, "echo hi; exit 3", input=bytes(20 * MIB), timeout=30)
         assert (result.exit_code, result.signal, result.stdout_bytes) == (3, None, b"hi\n")
         assert watch.seconds < allowed(1)
 
     def test_input_is_not_read_further_than_the_command_reads(self, session: Session) -> None:
-        """Issue 4: streams it without reading it all: what the pipes on the way hold, and no more."""
+        """Streams it without reading it all: what the pipes on the way hold, and no more."""
         source, taken = Blocks(1_000_000), list[int]()
         result = sh(
             session,
@@ -101,7 +101,7 @@ class Input(Suite):
         assert taken[0] <= 16
 
     def test_a_command_may_end_before_its_input_is_consumed(self, session: Session) -> None:
-        """Issue 4: exit before stdin is consumed."""
+        """Exit before stdin is consumed."""
         source = Blocks(10_000_000)
         result = session.exec("head", ["-c", "10"], input=source, timeout=30)
         assert (result.exit_code, result.stdout_bytes, result.stderr_bytes) == (0, bytes(10), b"")
@@ -113,7 +113,7 @@ class Input(Suite):
         assert (result.exit_code, result.stdout_bytes, result.stderr_bytes) == (4, b"hi\n", b"")
 
     def test_an_error_in_the_source_ends_the_command_and_propagates(self, session: Session) -> None:
-        """DESIGN 4.1: on any exception the tree is dead."""
+        """On any exception the tree is dead."""
         path = fresh()
         seen: list[int] = []
 
@@ -127,8 +127,8 @@ class Input(Suite):
         assert living(session, seen) == []
 
     def test_text_from_an_iterator_is_refused_and_the_command_ended(self, session: Session) -> None:
-        """Issue 4: text where bytes are needed → ConfigError naming the argument."""
-        with pytest.raises(ConfigError, match="^input is 'text'"):
+        """Text where bytes are needed → ConfigError naming the argument."""
+        with pytest.raises(ConfigError, match=r"^input is 'text'"):
             session.exec("cat", input=iter(["text"]))  # type: ignore[arg-type]
         assert session.exec("echo", ["next"]).stdout == "next\n"
 

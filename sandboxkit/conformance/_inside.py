@@ -47,7 +47,7 @@ def wait_for_pids(session: Session, path: str, number: int) -> list[int]:
         complete = found.splitlines() if found.endswith("\n") else []
         return complete if len(complete) >= number else None
 
-    pids = [int(line) for line in wait_until(lines, f"{number} processes are written to {path}")]
+    pids = [int(line) for line in wait_until(lines, f"{number} processes are written to {path}") or ()]
     assert len(pids) == number
     assert living(session, pids) == pids, "the processes must be seen alive before they are killed"
     return pids
@@ -60,7 +60,12 @@ def wait_for_file(session: Session, path: str) -> None:
 
 def command_count(session: Session) -> int:
     """How many processes of commands a sandbox has, zombies too: all but the agent's own, and not this look's."""
-    script = 'read agent </proc/1/comm; n=0; for p in /proc/[0-9]*; do read c <"$p/comm" && [ "$c" != "$agent" ] && n=$((n+1)); done; echo "$n"'
+    script = """
+    read agent </proc/1/comm
+    n=0
+    for p in /proc/[0-9]*; do read c <"$p/comm" && [ "$c" != "$agent" ] && n=$((n+1)); done
+    echo "$n"
+    """
     return int(sh(session, script).check().stdout) - 1
 
 

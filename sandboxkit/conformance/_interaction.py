@@ -19,7 +19,7 @@ class OpenInput(Suite):
     """`exec_stream(..., stdin=True)`."""
 
     def test_what_is_written_is_read_to_the_closing(self, session: Session) -> None:
-        """Issue 4: `.write(bytes)`, `.close_stdin()`."""
+        """`.write(bytes)`, `.close_stdin()`."""
         with session.exec_stream("cat", stdin=True) as stream:
             stream.write(b"one ")
             stream.write(b"")
@@ -49,12 +49,12 @@ class OpenInput(Suite):
             assert int(stream.wait().stdout) == 5_000_000
 
     def test_without_a_writer_the_command_waits(self, session: Session) -> None:
-        """Issue 4: the input stays open."""
+        """The input stays open."""
         stream = session.exec_stream("cat", stdin=True, timeout=0.3)
         assert stream.wait().timed_out
 
     def test_writing_to_a_command_that_has_ended_is_an_error(self, session: Session) -> None:
-        """Issue 4: a command that has gone raises a clear error, not SIGPIPE."""
+        """A command that has gone raises a clear error, not SIGPIPE."""
         stream = session.exec_stream("true", stdin=True)
         assert stream.wait().exit_code == 0
         with pytest.raises(ProcessError, match="ended"):
@@ -62,7 +62,7 @@ class OpenInput(Suite):
         stream.close_stdin()
 
     def test_a_write_that_waits_is_an_error_when_the_command_ends(self, session: Session) -> None:
-        """Issue 4: the same in mid-write."""
+        """The same in mid-write."""
         path = fresh()
         with script(session, 'until [ -e "$1" ]; do sleep 0.01; done', path, stdin=True) as stream:
             writing = Background(lambda: stream.write(bytes(5_000_000)))
@@ -89,7 +89,7 @@ class Terminals(Suite):
     """`tty=True`."""
 
     def test_a_command_has_a_terminal(self, session: Session) -> None:
-        """Issue 4: for programs that insist on a terminal; the streams merge."""
+        """For programs that insist on a terminal; the streams merge."""
         events = list(script(session, "test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2", tty=True))
         assert output(events) == (b"yes\r\nerr\r\n", b"")
 
@@ -98,12 +98,12 @@ class Terminals(Suite):
         assert sh(session, "test -t 0 || test -t 1 || test -t 2 || echo none").stdout == "none\n"
 
     def test_the_terminal_has_the_size_asked_for(self, session: Session) -> None:
-        """Issue 4: rows and columns."""
+        """Rows and columns."""
         assert output(list(session.exec_stream("stty", ["size"], tty=True)))[0] == b"24 80\r\n"
         assert output(list(session.exec_stream("stty", ["size"], tty=True, rows=50, columns=132)))[0] == b"50 132\r\n"
 
     def test_resize_is_told_to_the_command(self, session: Session) -> None:
-        """Issue 4: `resize(rows, cols)`: SIGWINCH, and the new size is in force."""
+        """`resize(rows, cols)`: SIGWINCH, and the new size is in force."""
         text = "trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.01; done"
         with script(session, text, tty=True) as stream:
             assert output([next(stream)])[0] == b"ready\r\n"
@@ -140,7 +140,9 @@ class Terminals(Suite):
     def test_a_command_with_a_terminal_can_be_killed(self, session: Session) -> None:
         """Timeouts and aborts hold as everywhere, and what was shown is kept."""
         path = fresh()
-        stream = script(session, 'echo $$ >"$1"; echo hi; setsid sleep 1000 & exec sleep 1000', path, tty=True, timeout=60)
+        stream = script(
+            session, 'echo $$ >"$1"; echo hi; setsid sleep 1000 & exec sleep 1000', path, tty=True, timeout=60
+        )
         pids = wait_for_pids(session, path, 1)
         stream.kill()
         result = stream.wait()
@@ -152,7 +154,7 @@ class Callbacks(Suite):
     """`on_stdout` and `on_stderr`."""
 
     def test_callbacks_get_the_text_and_the_result_is_whole(self, session: Session) -> None:
-        """Issue 4: `on_stdout` / `on_stderr` callbacks on `exec`."""
+        """`on_stdout` / `on_stderr` callbacks on `exec`."""
         out, err = list[str](), list[str]()
         result = sh(session, "echo é; echo err >&2; exit 3", on_stdout=out.append, on_stderr=err.append)
         assert ("".join(out), "".join(err)) == ("é\n", "err\n")
@@ -175,7 +177,7 @@ class Callbacks(Suite):
         assert threads == {threading.get_ident()}
 
     def test_callbacks_come_while_the_command_runs(self, session: Session) -> None:
-        """Issue 4: the callback's own doing lets the command go on."""
+        """The callback's own doing lets the command go on."""
         path = fresh()
         result = sh(
             session,
@@ -193,7 +195,7 @@ class Callbacks(Suite):
         assert out == ["é"]
 
     def test_an_error_in_a_callback_kills_the_command_and_propagates(self, session: Session) -> None:
-        """Issue 4: an exception in a callback kills the command and propagates."""
+        """An exception in a callback kills the command and propagates."""
         path = fresh()
 
         def fail(text: str) -> None:
@@ -216,7 +218,7 @@ class Callbacks(Suite):
         assert sum(sizes) == 5_000_000
 
     def test_a_timeout_holds_with_callbacks(self, session: Session) -> None:
-        """DESIGN 4.1: as without."""
+        """As without."""
         out = list[str]()
         with Stopwatch() as watch:
             result = sh(session, "echo hi; exec sleep 1000", on_stdout=out.append, timeout=0.3)

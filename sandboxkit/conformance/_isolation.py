@@ -26,12 +26,12 @@ def mounts(session: Session) -> dict[str, tuple[str, set[str]]]:
 
 
 class Confinement(Suite):
-    """DESIGN 7, seen from inside."""
+    """seen from inside."""
 
     @needs(Feature.ISOLATION)
     @pytest.mark.parametrize("process", ["self", "1"])
     def test_every_capability_is_dropped(self, session: Session, process: str) -> None:
-        """DESIGN 7: for commands and for the agent alike."""
+        """For commands and for the agent alike."""
         found = status(session, process)
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             assert int(found[name], 16) == 0, name
@@ -45,19 +45,19 @@ class Confinement(Suite):
     @needs(Feature.ISOLATION)
     @pytest.mark.parametrize("process", ["self", "1"])
     def test_a_seccomp_filter_is_in_force(self, session: Session, process: str) -> None:
-        """DESIGN 7: the engine's default seccomp profile."""
+        """The engine's default seccomp profile."""
         assert status(session, process)["Seccomp"] == "2"
 
     @needs(Feature.ISOLATION)
     def test_the_network_is_off(self, session: Session) -> None:
-        """DESIGN 7: network none: loopback alone, no route, nothing can be reached."""
+        """Network none: loopback alone, no route, nothing can be reached."""
         lines = session.exec("cat", ["/proc/net/dev"]).check().stdout.splitlines()
         assert [line.split(":")[0].strip() for line in lines[2:]] == ["lo"]
         assert session.exec("cat", ["/proc/net/route"]).check().stdout.splitlines()[1:] == []
 
     @needs(Feature.ISOLATION)
     def test_privileged_calls_are_refused(self, session: Session) -> None:
-        """DESIGN 7: none of these works without capabilities, as root or not."""
+        """None of these works without capabilities, as root or not."""
         for command, args in (
             ("mount", ["-t", "tmpfs", "none", "/mnt"]),
             ("chroot", ["/", "true"]),
@@ -70,13 +70,13 @@ class Confinement(Suite):
 
     @needs(Feature.ISOLATION, Trait.OWN_FILES)
     def test_the_kernels_settings_cannot_be_written(self, session: Session) -> None:
-        """DESIGN 7: nothing of the host can be changed."""
+        """Nothing of the host can be changed."""
         for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/kernel/hostname"):
             assert not sh(session, 'echo x >"$1"', path).ok, path
 
     @needs(Feature.ISOLATION, Trait.OWN_FILES)
     def test_nothing_of_the_host_is_mounted(self, session: Session) -> None:
-        """DESIGN 7: no host mounts: beside the kernel's own there are the workspace and the agent's folder."""
+        """No host mounts: beside the kernel's own there are the workspace and the agent's folder."""
         found = mounts(session)
         assert {session.workspace, AGENT_FOLDER} <= set(found)
         for path in ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "/host"):
@@ -85,12 +85,14 @@ class Confinement(Suite):
         # Engines write these three for each container.
         files = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/.containerenv", "/.dockerenv"}
         ours = {"/", session.workspace, AGENT_FOLDER}
-        strange = {point: kind for point, (kind, _) in found.items() if kind not in kernels and point not in files | ours}
+        strange = {
+            point: kind for point, (kind, _) in found.items() if kind not in kernels and point not in files | ours
+        }
         assert strange == {}
 
     @needs(Trait.OWN_FILES)
     def test_the_agents_folder_cannot_be_written(self, session: Session) -> None:
-        """DESIGN 5: its volume is mounted read-only, so no command can put another agent there."""
+        """Its volume is mounted read-only, so no command can put another agent there."""
         assert "ro" in mounts(session)[AGENT_FOLDER][1]
         assert not sh(session, f"echo x >{AGENT_FOLDER}/new").ok
         assert not sh(session, f"echo x >>{AGENT_FOLDER}/agent").ok
@@ -98,14 +100,14 @@ class Confinement(Suite):
 
     @needs(Trait.OWN_PROCESSES)
     def test_the_agent_is_pid_1_and_has_no_more_than_a_command(self, session: Session) -> None:
-        """DESIGN 5: same user and no more capability than the commands it runs."""
+        """Same user and no more capability than the commands it runs."""
         agent, command = status(session, "1"), status(session)
         for name in ("Uid", "Gid", "Groups", "CapPrm", "CapEff", "NoNewPrivs", "Seccomp"):
             assert agent[name] == command[name], name
 
     @needs(Feature.ISOLATION)
     def test_set_user_id_gives_nothing(self) -> None:
-        """DESIGN 7: no-new-privileges: a set-uid program of root's runs as its caller."""
+        """No-new-privileges: a set-uid program of root's runs as its caller."""
         with self.create("nonroot") as session:
             assert session.exec("id", ["-u"]).check().stdout == "1000\n"
             # A set-uid root file can't be made by user 1000; the setting is what makes one in an image harmless.
@@ -114,7 +116,7 @@ class Confinement(Suite):
 
     @needs(Feature.ISOLATION)
     def test_descriptors_and_processes_are_limited(self, session: Session) -> None:
-        """DESIGN 7: nofile and nproc set explicitly."""
+        """Nofile and nproc set explicitly."""
         limits = session.exec("cat", ["/proc/self/limits"]).check().stdout.splitlines()
         values = {line[:26].strip(): line[26:].split()[:2] for line in limits}
         for name in ("Max open files", "Max processes"):
@@ -136,7 +138,9 @@ class Confinement(Suite):
                 assert sh(session, 'echo x >"$1/new"', folder).ok is writable, folder
 
     @needs(Feature.USERS)
-    @pytest.mark.parametrize(("user", "uid", "gid"), [("1000", "1000", None), ("1000:1000", "1000", "1000"), ("app", "1000", "1000")])
+    @pytest.mark.parametrize(
+        ("user", "uid", "gid"), [("1000", "1000", None), ("1000:1000", "1000", "1000"), ("app", "1000", "1000")]
+    )
     def test_a_user_can_be_chosen(self, user: str, uid: str, gid: str | None) -> None:
         """`Security.user`: name, uid or uid:gid; the workspace is theirs to write."""
         with self.create(security=Security(user=user)) as session:
@@ -170,11 +174,11 @@ class Confinement(Suite):
 
 
 class EnforcedLimits(Suite):
-    """Memory and process limits, where the engine enforces them (`test_a_limit_is_in_force_or_refused` has the rest)."""
+    """Memory and process limits, where the engine enforces them; see also `test_a_limit_is_in_force_or_refused`."""
 
     @needs(Feature.LIMITS)
     def test_a_command_out_of_memory_is_told_so(self) -> None:
-        """DESIGN 4.1: out of memory → 137, SIGKILL and oom_killed=True; the agent is the last to be killed."""
+        """Out of memory → 137, SIGKILL and oom_killed=True; the agent is the last to be killed."""
         if "memory" not in self.info.enforceable:
             return
         with self.create(limits=Limits(memory_mb=64)) as session:
@@ -186,7 +190,7 @@ class EnforcedLimits(Suite):
 
     @needs(Feature.LIMITS)
     def test_a_fork_bomb_ends_at_its_timeout_and_the_session_goes_on(self) -> None:
-        """DESIGN 7: pids; PITFALLS: with pids exhausted a second exec must still kill."""
+        """With no process left to make, a timeout must still kill."""
         if "pids" not in self.info.enforceable:
             return
         with self.create(limits=Limits(pids=64)) as session:
@@ -198,11 +202,14 @@ class EnforcedLimits(Suite):
 
     @needs(Feature.LIMITS)
     def test_no_more_processes_than_the_limit(self) -> None:
-        """DESIGN 7: pids counts all of the container."""
+        """Pids counts all of the container."""
         if "pids" not in self.info.enforceable:
             return
         with self.create(limits=Limits(pids=32)) as session:
-            result = sh(session, "i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo $(ls /proc | grep -c '^[0-9]')")
+            result = sh(
+                session,
+                "i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo $(ls /proc | grep -c '^[0-9]')",
+            )
             assert result.exit_code != 0 or int(result.stdout) <= 32
             assert result.stderr
 
@@ -213,21 +220,21 @@ class Images(Suite):
     @needs(Feature.IMAGES)
     @pytest.mark.parametrize("command", ["sh", "/bin/sh", "ls", "true", "./x"])
     def test_an_empty_image_answers_127_to_everything(self, command: str) -> None:
-        """Issue 2: the `empty` image answers 127: nothing needs to be in an image."""
+        """The `empty` image answers 127: nothing needs to be in an image."""
         result = self.rig.shared("empty").exec(command)
         assert (result.exit_code, result.stdout_bytes) == (127, b"")
         assert command in result.stderr
 
     @needs(Feature.IMAGES)
     def test_an_image_of_one_static_binary_runs_it(self) -> None:
-        """Issue 2: no shell is needed."""
+        """No shell is needed."""
         result = self.rig.shared("static").exec("/hello", ["one", "two words"])
         assert result.check().stdout == "hello from a static binary\n/hello\none\ntwo words\n"
         assert self.rig.shared("static").exec("sh").exit_code == 127
 
     @needs(Feature.IMAGES)
     def test_an_images_own_user_stays(self) -> None:
-        """DESIGN 5: the image's user stays, unless set; the workspace is theirs to write."""
+        """The image's user stays, unless set; the workspace is theirs to write."""
         session = self.rig.shared("nonroot")
         assert session.exec("id", ["-u"]).check().stdout == "1000\n"
         assert sh(session, "echo x >new && mkdir folder && rm new").ok
@@ -235,13 +242,13 @@ class Images(Suite):
     @needs(Feature.IMAGES)
     @pytest.mark.parametrize("command", ["python", "python3"])
     def test_a_python_image_runs_python(self, python_session: Session, command: str) -> None:
-        """DESIGN 4: the commonest use."""
+        """The commonest use."""
         result = python_session.exec(command, ["-c", "import sys; print(6 * 7); sys.exit(3)"])
         assert (result.stdout, result.exit_code) == ("42\n", 3)
 
     @needs(Feature.IMAGES)
     def test_a_missing_image_is_named_with_the_way_to_get_it(self) -> None:
-        """Issue 2: a missing image with pull="never" names the image and says how to get it."""
+        """A missing image with pull="never" names the image and says how to get it."""
         image = "localhost/sandboxkit-test/no-such-image:1"
         with pytest.raises(ImageNotFoundError, match=image) as caught:
             self.create(image, pull="never")

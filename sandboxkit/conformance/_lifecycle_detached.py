@@ -330,10 +330,17 @@ class TimeToLive(Lasting):
         assert not self.is_there("expired-1")
         session.destroy()
 
-    def test_wrong_arguments_are_refused(self) -> None:
+    def test_wrong_times_to_live_are_refused(self) -> None:
         """Before anything is made."""
-        for wrong in ({"ttl": 0}, {"ttl": -1}, {"ttl": float("inf")}, {"idle_timeout": "1"}, {"ttl": 1e10}):
+        wrongs: list[dict[str, Any]] = [
+            {"ttl": 0},
+            {"ttl": -1},
+            {"ttl": float("inf")},
+            {"idle_timeout": "1"},
+            {"ttl": 1e10},
+        ]
+        for wrong in wrongs:
             with pytest.raises(ConfigError):
-                Lifecycle(**wrong)  # type: ignore[arg-type]
+                Lifecycle(**wrong)
         with pytest.raises(ConfigError, match="lifecycle"):
             self.sandbox(lifecycle=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,12 +13,12 @@ import pytest
 
 from sandboxkit import ConfigError, Hooks, PathError
 from sandboxkit.errors import ErrorCode
-from sandboxkit.hooks import ExecEnded, ExecStarted, SessionCreated, SessionEnded
+from sandboxkit.hooks import ExecEnded, ExecStarted, FileWritten, SessionCreated, SessionEnded
 
 from ._suite import Suite
 
 
-class HooksSuite(Suite):
+class Hooking(Suite):
     """`Sandbox(hooks=...)`."""
 
     def heard(self) -> tuple[list[Any], Hooks]:
@@ -50,11 +51,29 @@ class HooksSuite(Suite):
     def test_events_hold_no_payload(self) -> None:
         """Issue 5: no arguments, no environment, no path, no output."""
         events, hooks = self.heard()
-        secret = "s3cret-payload"  # noqa: S105
+        secret = "s3cret-payload"
         with self.create(hooks=hooks, env={"SESSION_ENV": secret}) as session:
             session.exec("sh", ["-c", "cat; echo $0 $X >&2", secret], env={"X": secret}, input=secret.encode()).check()
         assert len(events) == 4
         assert not any(secret in repr(attrs.astuple(event)) for event in events)
+
+    def test_written_files_are_told_by_their_size(self, tmp_path: Path) -> None:
+        """Issue 5: on_file_write; each write, an edit, an upload as a whole. Reading is no write."""
+        events: list[FileWritten] = []
+        (tmp_path / "one").write_bytes(bytes(100))
+        (tmp_path / "two").write_bytes(bytes(11))
+        with self.create(hooks=Hooks(on_file_write=events.append)) as session:
+            session.files.write("file", b"0123456789")
+            session.files.write_text("file", "é")
+            session.files.edit("file", "é", "abc")
+            session.files.upload(tmp_path, "folder")
+            session.files.read("file")
+            with pytest.raises(PathError):
+                session.files.write("missing/file", b"0123", parents=False)
+        assert [event.size for event in events] == [10, 2, 3, 111, 0]
+        assert [event.error for event in events] == [None, None, None, None, ErrorCode.PATH]
+        assert {event.session_id for event in events} == {session.id}
+        assert "file" not in repr(attrs.astuple(events[0]))
 
     def test_a_command_that_can_not_start_says_why(self) -> None:
         """The error's code, not its text."""

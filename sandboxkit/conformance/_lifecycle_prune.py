@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import SessionNotFoundError, SessionState, list_sessions, prune, remove_session
+from sandboxkit import SessionNotFoundError, SessionState, Workspace, list_sessions, prune, remove_session
+from sandboxkit._bundle import bundle
 from sandboxkit.backend import Feature
+from sandboxkit.backend_parts import volumes_of
 
 from ._suite import RUN, RUN_LABEL, Suite, needs
 from ._threads import ForkedChild
@@ -139,6 +141,37 @@ class Pruning(Suite):
         wait_until(
             lambda: self.pruned() is not None and not any(id.startswith("killed-") for id in self.ids()), "all are gone"
         )
+
+    @needs(Feature.VOLUMES)
+    def test_agents_of_other_versions_are_pruned_on_request(self) -> None:
+        """Only then; never this version's own, nor one that a container uses."""
+        volumes, name = volumes_of(self.backend, "volumes"), "sandboxkit-agent-conformance0000"
+        volumes.ensure(name, {"sandboxkit.role": "agent", "sandboxkit.created": "1"})
+        try:
+            assert name not in self.pruned(dry_run=True)
+            found = self.pruned(dry_run=True, agents=True)
+            assert found[name] == "it holds the agent of another version"
+            assert bundle().volume not in found
+            assert volumes.inspect(name) is not None
+        finally:
+            assert volumes.remove(name)
+
+    @needs(Feature.VOLUMES)
+    def test_a_volume_of_a_session_that_is_gone_is_pruned(self) -> None:
+        """One that was made for it alone, by a process that was killed."""
+
+        def body(tell: Callable[[str], None], backend: Any) -> None:
+            backend.start = lambda container: os.kill(os.getpid(), signal.SIGKILL)
+            sandbox = self.sandbox(workspace=Workspace.volume("conformance-left-over", keep=False))
+            sandbox._backend = backend
+            sandbox.create_session(id="left-over-1")
+
+        with self.child(body) as child:
+            assert child.wait() == -signal.SIGKILL
+        volumes = volumes_of(self.backend, "volumes")
+        assert volumes.inspect("conformance-left-over") is not None
+        assert self.pruned()["left-over-1"] == "its owner is gone"
+        assert volumes.inspect("conformance-left-over") is None
 
     def test_a_session_can_be_removed_by_its_id(self) -> None:
         """Whoever can reach the engine may end what is on it; its holder is told that it is lost."""

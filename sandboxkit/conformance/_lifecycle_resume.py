@@ -278,7 +278,7 @@ class Snapshotting(Lasting):
                 assert "s3cret" not in sh(again, "env").stdout
 
     @needs(Feature.SNAPSHOTS, Feature.IMAGES, Feature.USERS)
-    def test_files_belong_to_the_sessions_user(self, tag: str) -> None:
+    def test_files_of_a_snapshot_belong_to_the_sessions_user(self, tag: str) -> None:
         """Also where that is not root."""
         with self.create("nonroot") as session:
             sh(session, "echo mine >file").check()
@@ -347,7 +347,7 @@ class Snapshotting(Lasting):
                 session.snapshot(wrong)  # type: ignore[arg-type]
 
     @needs(Feature.SNAPSHOTS, Feature.TMPFS)
-    def test_a_workspace_in_memory_is_refused(self, tag: str) -> None:
+    def test_a_snapshot_of_a_workspace_in_memory_is_refused(self, tag: str) -> None:
         """The engines can't read it."""
         with self.create(workspace=Workspace.tmpfs()) as session, pytest.raises(UnsupportedError, match="memory"):
             session.snapshot(tag)

@@ -37,7 +37,7 @@ class Workspaces(Suite):
         assert self.volumes.remove(name)
 
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Iterator[Path]:
+    def folder(self, tmp_path: Path) -> Path:
         """A folder of this host that belongs to whoever the engine works as."""
         folder = tmp_path / "project"
         folder.mkdir()

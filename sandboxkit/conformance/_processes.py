@@ -38,7 +38,7 @@ class KeyboardInterrupts(HostProcess):
     """Ctrl-C: the tree is dead, the exception goes on, the next exec works."""
 
     def test_ctrl_c_in_exec_kills_the_tree_and_is_raised_again(self, session: Session) -> None:
-        """DESIGN 4.1: KeyboardInterrupt; all were seen alive, and all are gone."""
+        """KeyboardInterrupt; all were seen alive, and all are gone."""
         path, found = fresh(), list[int]()
         number, script = ALL_ESCAPES
 
@@ -56,7 +56,7 @@ class KeyboardInterrupts(HostProcess):
         assert session.exec("echo", ["next"]).stdout == "next\n"
 
     def test_ctrl_c_in_a_stream_kills_the_tree_and_is_raised_again(self, session: Session) -> None:
-        """Issue 4: KeyboardInterrupt anywhere in exec_stream."""
+        """KeyboardInterrupt anywhere in exec_stream."""
         path, found, events = fresh(), list[int](), list[bytes]()
 
         def alive() -> bool:
@@ -65,23 +65,22 @@ class KeyboardInterrupts(HostProcess):
 
         with interrupts() as interrupt:
             interrupt.when(alive, "the command runs and its output has come")
+            stream = session.exec_stream("sh", ["-c", 'echo $$ >"$1"; echo hi; exec sleep 1000', "sh", path])
             with pytest.raises(KeyboardInterrupt):
-                for event in session.exec_stream("sh", ["-c", 'echo $$ >"$1"; echo hi; exec sleep 1000', "sh", path]):
-                    assert isinstance(event, StdoutEvent)
-                    events.append(event.data)
+                events.extend(event.data for event in stream if isinstance(event, StdoutEvent))
         assert events == [b"hi\n"]
         assert living(session, found[:1]) == []
         assert session.exec("echo", ["next"]).stdout == "next\n"
 
     def test_ctrl_c_in_a_callback_kills_the_tree_and_is_raised_again(self, session: Session) -> None:
-        """Issue 4: anywhere in exec; callbacks run on the calling thread."""
+        """Anywhere in exec; callbacks run on the calling thread."""
         path = fresh()
         with interrupts() as interrupt, pytest.raises(KeyboardInterrupt):
             sh(session, 'echo $$ >"$1"; echo hi; exec sleep 1000', path, on_stdout=lambda text: interrupt.now())
         assert living(session, [int(read(session, path))]) == []
 
     def test_ctrl_c_while_the_grace_runs_ends_it(self, session: Session) -> None:
-        """DESIGN 4.1: the tree is killed, whatever else was going on."""
+        """The tree is killed, whatever else was going on."""
         path = fresh()
         script = "trap 'echo $$ >\"$1\"' TERM; while :; do sleep 0.01; done"
         with interrupts() as interrupt:
@@ -92,18 +91,19 @@ class KeyboardInterrupts(HostProcess):
         assert living(session, [int(read(session, path))]) == []
 
     def test_ctrl_c_in_a_write_kills_the_command(self, session: Session) -> None:
-        """Issue 4: anywhere in exec_stream; here in a write that waits for the command to read."""
+        """Anywhere in exec_stream; here in a write that waits for the command to read."""
         path = fresh()
         with interrupts() as interrupt:
             interrupt.when(lambda: read(session, path), "the command runs")
-            with pytest.raises(KeyboardInterrupt), session.exec_stream(
-                "sh", ["-c", 'echo $$ >"$1"; exec sleep 1000', "sh", path], stdin=True
-            ) as stream:
+            with (
+                pytest.raises(KeyboardInterrupt),
+                session.exec_stream("sh", ["-c", 'echo $$ >"$1"; exec sleep 1000', "sh", path], stdin=True) as stream,
+            ):
                 stream.write(bytes(50_000_000))
         assert living(session, [int(read(session, path))]) == []
 
     def test_interrupts_at_any_moment_never_spoil_the_session(self, session: Session) -> None:
-        """Issue 4: KeyboardInterrupt anywhere: the next exec works. Dial: SANDBOXKIT_TEST_INTERRUPTS."""
+        """KeyboardInterrupt anywhere: the next exec works. Dial: SANDBOXKIT_TEST_INTERRUPTS."""
         seed = random.randrange(2**32)
         dice = random.Random(seed)
         before = sum(1 for _ in range(20) if session.exec("true").ok)
@@ -129,7 +129,7 @@ class KeyboardInterrupts(HostProcess):
     # An interrupt may hit between a socket's making and its first owner: that one is collected, with a warning.
     @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
     def test_interrupted_creations_leave_nothing(self) -> None:
-        """DESIGN 4.6: on any error of create_session, Ctrl-C included, nothing is left behind."""
+        """On any error of create_session, Ctrl-C included, nothing is left behind."""
         before = self.names()
 
         def once() -> None:
@@ -154,7 +154,7 @@ class Forks(HostProcess):
     """A child process that inherited a session."""
 
     def test_a_forked_child_gets_a_clear_error(self, session: Session) -> None:
-        """Issue 4: a child process that inherited a session gets a clear error."""
+        """A child process that inherited a session gets a clear error."""
 
         def body(tell: Callable[[str], None]) -> None:
             for call in (session.exec, session.exec_stream, session.shell):
@@ -174,7 +174,7 @@ class Forks(HostProcess):
         assert session.exec("echo", ["next"]).stdout == "next\n"
 
     def test_a_forked_childs_end_does_not_disturb_the_parent(self, session: Session) -> None:
-        """Issue 4: its exit does not disturb the parent's session; nor does leaving the block or collecting it."""
+        """Its exit does not disturb the parent's session; nor does leaving the block or collecting it."""
         path = fresh()
         with session.exec_stream("sh", ["-c", 'touch "$1"; cat', "sh", path], stdin=True) as stream:
             wait_for_file(session, path)
@@ -197,7 +197,7 @@ class Forks(HostProcess):
         assert session.exec("echo", ["next"]).stdout == "next\n"
 
     def test_a_fork_in_the_middle_of_a_command_disturbs_nothing(self, session: Session) -> None:
-        """Issue 4: the parent's result is right while a child holds copies of everything."""
+        """The parent's result is right while a child holds copies of everything."""
         path = fresh()
         running = Background(lambda: sh(session, 'echo one; until [ -e "$1" ]; do sleep 0.01; done; echo two', path))
         with ForkedChild(lambda tell: tell("up")) as child:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+import re
+import reprlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -115,6 +117,12 @@ LIMITS: list[tuple[str, object]] = [
 IDS = ["", "UPPER", "with space", "../up", "-dash", ".dot", "a/b", "é", "a" * 64, "a\n", 3]
 
 
+def cases(rows: Sequence[tuple[str, dict[str, Any]]]) -> pytest.MarkDecorator:
+    """A test's parameters `field` and `wrong`, and names for them."""
+    names = ["-".join(f"{name}={reprlib.repr(value)}" for name, value in wrong.items()) for _, wrong in rows]
+    return pytest.mark.parametrize(("field", "wrong"), rows, ids=[re.sub(r" at 0x\w+", "", name) for name in names])
+
+
 @contextlib.contextmanager
 def refused(field: str) -> Iterator[None]:
     """The block raises a ConfigError whose message names the field and says what is accepted."""
@@ -140,22 +148,26 @@ class Untouchable:
     def touched(self, *args: object, **options: object) -> Any:
         raise AssertionError("the engine was asked before the input was refused")
 
-    connect = info = ensure_image = install_agent = create = attach = start = inspect = list = remove = close = touched
+    info = ensure_image = install_agent = create = attach = start = inspect = list = remove = close = touched
+
+    @classmethod
+    def connect(cls, url: str | None = None, *, timeout: float = 60.0, may_start: bool = True) -> Backend:
+        raise AssertionError("the engine was asked before the input was refused")
 
 
 class Refusals(Suite):
     """ConfigError; nothing ran, nothing was asked of the engine."""
 
-    @pytest.mark.parametrize(("field", "wrong"), [*COMMON, *EXEC_ALONE])
+    @cases([*COMMON, *EXEC_ALONE])
     def test_exec_refuses_what_is_wrong(self, session: Session, field: str, wrong: dict[str, Any]) -> None:
-        """Issues 2 and 4, bad input: an error naming the argument, before anything runs."""
+        """An error naming the argument, before anything runs."""
         mark = fresh()
         call: dict[str, Any] = {"command": "touch", "args": [mark], **wrong}
         with refused(field):
             session.exec(**call)
         assert not session.exec("test", ["-e", mark]).ok
 
-    @pytest.mark.parametrize(("field", "wrong"), [*COMMON, *STREAM_ALONE])
+    @cases([*COMMON, *STREAM_ALONE])
     def test_exec_stream_refuses_what_is_wrong(self, session: Session, field: str, wrong: dict[str, Any]) -> None:
         """The same for streams, at the call and not at the first event."""
         mark = fresh()
@@ -171,7 +183,7 @@ class Refusals(Suite):
             session.shell(script)
 
     def test_text_written_to_a_stream_is_refused(self, session: Session) -> None:
-        """Issue 4: text where bytes are needed."""
+        """Text where bytes are needed."""
         with session.exec_stream("cat", stdin=True) as stream:
             with refused("data"):
                 stream.write("text")  # type: ignore[arg-type]
@@ -180,42 +192,42 @@ class Refusals(Suite):
             assert stream.wait().stdout == "bytes"
 
     def test_a_stream_without_open_input_refuses_writes(self, session: Session) -> None:
-        """Issue 4: a clear error instead of silence."""
+        """A clear error instead of silence."""
         with session.exec_stream("cat") as stream, pytest.raises(ProcessError, match="stdin=True"):
             stream.write(b"x")
 
     def test_a_stream_without_terminal_refuses_resize(self, session: Session) -> None:
-        """Issue 4: a clear error instead of silence."""
+        """A clear error instead of silence."""
         with session.exec_stream("cat", stdin=True) as stream, pytest.raises(ProcessError, match="tty=True"):
             stream.resize(10, 10)
 
-    @pytest.mark.parametrize(("field", "wrong"), SANDBOXES)
+    @cases(SANDBOXES)
     def test_a_sandbox_refuses_what_is_wrong(self, field: str, wrong: dict[str, Any]) -> None:
-        """Issue 2, bad input: refused before any engine call, by ConfigError naming the field and the accepted values."""
+        """Before any engine call, by ConfigError naming the field and the accepted values."""
         arguments: dict[str, Any] = {"image": "some/image", "backend": Untouchable(self.backend), **wrong}
         with refused(field):
             Sandbox(**arguments)
 
     @pytest.mark.parametrize(("field", "value"), LIMITS)
     def test_limits_refuse_what_is_wrong(self, field: str, value: Any) -> None:
-        """Issue 2: bad limits."""
+        """Bad limits."""
         with refused(f"limits.{field}"):
             Limits(**{field: value})
 
     def test_a_timeout_above_the_ceiling_is_refused(self) -> None:
-        """DESIGN 4.1: `max_timeout` is the ceiling of the session's own too."""
+        """`max_timeout` is the ceiling of the session's own too."""
         with refused("limits.timeout"):
             Limits(timeout=31, max_timeout=30)
 
     @pytest.mark.parametrize("id", IDS)
     def test_a_bad_id_is_refused(self, id: Any) -> None:
-        """Issue 2: bad ids, before any engine call."""
+        """Bad ids, before any engine call."""
         sandbox = Sandbox("some/image", Untouchable(self.backend))
         with refused("id"):
             sandbox.create_session(id=id)
 
     def test_bad_variables_and_labels_of_a_session_are_refused(self) -> None:
-        """Issue 2: before any engine call."""
+        """Before any engine call."""
         sandbox = Sandbox("some/image", Untouchable(self.backend))
         with refused("env name"):
             sandbox.create_session(env={"A=B": "x"})
@@ -223,7 +235,7 @@ class Refusals(Suite):
             sandbox.create_session(labels={"sandboxkit.x": "x"})
 
     def test_a_sandbox_does_no_io(self) -> None:
-        """DESIGN 4: `Sandbox` holds configuration and does no I/O until `create_session`."""
+        """`Sandbox` holds configuration and does no I/O until `create_session`."""
         sandbox = Sandbox("some/image", Untouchable(self.backend), pull=Pull.ALWAYS)
         assert repr(sandbox) == "Sandbox('some/image', backend='untouchable')"
 
@@ -238,30 +250,35 @@ class Unsupported(Suite):
 
     @without(Feature.READONLY_ROOTFS)
     def test_readonly_rootfs_is_refused(self) -> None:
-        """STYLE: an undeclared feature raises."""
+        """An undeclared feature raises."""
         self.refused(security=Security(readonly_rootfs=True))
 
     @without(Feature.USERS)
     def test_a_user_is_refused(self) -> None:
-        """STYLE: an undeclared feature raises."""
+        """An undeclared feature raises."""
         self.refused(security=Security(user="1000"))
 
     @without(Feature.TMPFS)
     def test_a_workspace_in_memory_is_refused(self) -> None:
-        """STYLE: an undeclared feature raises."""
+        """An undeclared feature raises."""
         self.refused(workspace=Workspace.tmpfs(size_mb=1))
 
     @without(Feature.BRIDGE)
     def test_a_network_is_refused(self) -> None:
-        """STYLE: an undeclared feature raises."""
+        """An undeclared feature raises."""
         self.refused(network=Network.bridge())
+
+    @without(Feature.HOST_FILES)
+    def test_folders_of_the_host_are_refused(self) -> None:
+        """An undeclared feature raises."""
+        self.refused(extra_paths=["/usr"])
 
     @pytest.mark.parametrize(
         ("name", "field", "value"),
         [("memory", "memory_mb", 64), ("pids", "pids", 64), ("cpus", "cpus", 0.5), ("disk", "disk_mb", 64)],
     )
     def test_a_limit_is_in_force_or_refused(self, name: str, field: str, value: object) -> None:
-        """DESIGN 7: a limit the engine would ignore in silence raises, unless that is allowed."""
+        """A limit the engine would ignore in silence raises, unless that is allowed."""
         limits: dict[str, Any] = {"memory_mb": None, "pids": None, field: value}
         if name in self.info.enforceable:
             with self.create(limits=Limits(**limits)) as session:

@@ -1,4 +1,4 @@
-"""What every test class of the suite stands on: the backend under test, its sessions, and the leak check around each test."""
+"""What every test class stands on: the backend under test, its sessions, and the leak check around each test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Trait(str, enum.Enum):
     OWN_PROCESSES = "own_processes"
     """Commands see no process of the host: a PID namespace whose PID 1 is the agent."""
     OWN_FILES = "own_files"
-    """Commands see the image's files, the workspace at `Session.workspace` and the agent's folder: a mount namespace."""
+    """Commands see the image's files, the workspace at `Session.workspace`, the agent's folder: a mount namespace."""
 
 
 Requirement = Feature | Trait
@@ -83,7 +83,7 @@ class Suite:
 
     @classmethod
     def make_backend(cls) -> Backend:
-        """A new connection to the engine. Called once for the class, and for tests that need a second one or a new process."""
+        """A new connection to the engine: one for the class, and more for tests that need a second one."""
         raise NotImplementedError
 
     @classmethod
@@ -134,7 +134,7 @@ class Suite:
             suite._rig = Rig(suite)
             node = request.node.getparent(pytest.Class)
             assert node is not None
-            node.addfinalizer(suite._end)
+            node.addfinalizer(suite.end_class)
         rig = suite._rig
         rig.begin_test()
         yield
@@ -151,7 +151,8 @@ class Suite:
         return self.rig.shared("python")
 
     @classmethod
-    def _end(cls) -> None:
+    def end_class(cls) -> None:
+        """After the class's last test: nothing is left of its sessions. To be extended, not replaced."""
         rig, cls._rig = cls._rig, None
         if rig is not None:
             rig.close()
@@ -290,4 +291,3 @@ class Rig:
             threads=tuple(thread_names()),
             commands=commands,
         )
-

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Generic, TypeVar
 
+from typing_extensions import Self
+
 from ._watch import MARGIN, wait_until
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ class Background(Generic[T]):
     def _run(self) -> None:
         try:
             self._value.append(self._call())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
             self._error = error
 
     @property
@@ -66,7 +68,7 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 class ForkedChild:
-    """`body` in a forked copy of this process; the lines it tells come back. It ends without running what its parent has to end."""
+    """`body` in a forked copy of this process; the lines it tells come back. It runs none of its parent's endings."""
 
     def __init__(self, body: Callable[[Callable[[str], None]], None]) -> None:
         self._read, write = os.pipe()
@@ -82,7 +84,7 @@ class ForkedChild:
                 os.close(self._read)
                 body(lambda line: _write_line(write, line))
                 code = 0
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - this process ends here
                 _write_line(write, f"error: {error!r}")
             finally:
                 os._exit(code)
@@ -122,7 +124,7 @@ class ForkedChild:
         assert self._code is not None
         return self._code
 
-    def __enter__(self) -> ForkedChild:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -174,9 +176,7 @@ class Interrupts:
 def interrupts() -> Iterator[Interrupts]:
     """Only in the main thread, as Python's own handler."""
     made = Interrupts()
-    before = {
-        number: signal.signal(number, made.raise_if_armed) for number in (signal.SIGINT, signal.SIGALRM)
-    }
+    before = {number: signal.signal(number, made.raise_if_armed) for number in (signal.SIGINT, signal.SIGALRM)}
     try:
         yield made
     finally:

@@ -29,7 +29,7 @@ class Timeouts(Suite):
         assert 0.3 <= result.duration <= allowed(0.35)
 
     def test_a_timeout_leaves_no_process(self, session: Session) -> None:
-        """inspect_ai#2779 and #4971, E2B#500, llm-sandbox#43: all were seen alive, and all are gone when exec returns."""
+        """inspect_ai#2779 and #4971, E2B#500, llm-sandbox#43: all were alive, and all are gone when exec returns."""
         path = fresh()
         number, script = ALL_ESCAPES
         running = Background(lambda: sh(session, script, path, *ESCAPE_SCRIPTS, timeout=HORIZON, kill_grace=0.1))
@@ -46,7 +46,7 @@ class Timeouts(Suite):
         assert watch.seconds < allowed(0.55)
 
     def test_sigterm_comes_first_and_a_command_may_finish(self, session: Session) -> None:
-        """Issue 4: SIGTERM, the grace, then SIGKILL. What it says after SIGTERM is kept, and the grace is not sat out."""
+        """SIGTERM, grace, SIGKILL. What it says after SIGTERM is kept, and the grace is not sat out."""
         script = "sleep 100000 & trap 'echo bye; exit 3' TERM; echo hi; wait"
         with Stopwatch() as watch:
             result = sh(session, script, timeout=0.3, kill_grace=60)
@@ -54,28 +54,28 @@ class Timeouts(Suite):
         assert watch.seconds < allowed(0.35)
 
     def test_the_whole_tree_gets_sigterm(self, session: Session) -> None:
-        """Issue 4: for the whole tree, not for the leader alone."""
+        """For the whole tree, not for the leader alone."""
         script = "sh -c 'sleep 100000 & trap \"echo child; exit\" TERM; wait' & trap : TERM; wait; wait; echo leader"
         result = sh(session, script, timeout=0.3, kill_grace=60)
         assert result.timed_out
         assert sorted(result.stdout.splitlines()) == ["child", "leader"]
 
     def test_what_ignores_sigterm_is_killed_after_the_grace(self, session: Session) -> None:
-        """Issue 4: never later than timeout + kill_grace + 50 ms; and not before the grace."""
+        """Never later than timeout + kill_grace + 50 ms; and not before the grace."""
         with Stopwatch() as watch:
             result = sh(session, "trap '' TERM; while :; do sleep 0.01; done", timeout=0.3, kill_grace=0.5)
         assert (result.timed_out, result.signal) == (True, "SIGKILL")
         assert 0.8 <= watch.seconds < allowed(0.85)
 
     def test_the_grace_is_two_seconds_unless_said(self, session: Session) -> None:
-        """Issue 4: `kill_grace` (default 2 s for a timeout)."""
+        """`kill_grace` (default 2 s for a timeout)."""
         with Stopwatch() as watch:
             result = sh(session, "trap '' TERM; while :; do sleep 0.01; done", timeout=0.2)
         assert result.timed_out
         assert 2.2 <= watch.seconds < allowed(2.25)
 
     def test_without_grace_sigkill_comes_at_once(self, session: Session) -> None:
-        """Issue 4: kill_grace=0: no trap runs."""
+        """Kill_grace=0: no trap runs."""
         script = "sleep 100000 & trap 'echo bye; exit 3' TERM; echo hi; wait"
         with Stopwatch() as watch:
             result = sh(session, script, timeout=0.3, kill_grace=0)
@@ -107,29 +107,29 @@ class Timeouts(Suite):
         assert (result.timed_out, result.exit_code) == (True, None)
 
     def test_the_sessions_timeout_holds_when_a_call_names_none(self) -> None:
-        """DESIGN 4.1: `timeout` applies when a call names none."""
+        """`timeout` applies when a call names none."""
         with self.create(limits=self.limits(timeout=0.3)) as session:
             assert session.exec("sleep", ["1000"]).timed_out
             assert session.exec("sleep", ["0.5"], timeout=60).exit_code == 0
 
     def test_max_timeout_is_the_ceiling(self) -> None:
-        """DESIGN 4.1: trusted code above it gets ConfigError, and it holds where nothing else does."""
+        """Trusted code above it gets ConfigError, and it holds where nothing else does."""
         with self.create(limits=self.limits(timeout=None, max_timeout=0.3)) as session:
             assert session.exec("sleep", ["1000"]).timed_out
             for timeout in (0.31, math.inf):
-                with pytest.raises(ConfigError, match="^timeout is"):
+                with pytest.raises(ConfigError, match=r"^timeout is"):
                     session.exec("true", timeout=timeout)
             assert session.exec("sleep", ["0"], timeout=0.3).exit_code == 0
 
     def test_without_any_timeout_a_command_runs_on(self) -> None:
-        """DESIGN 4.1: None means no bound of ours; infinity says so for one call."""
+        """None means no bound of ours; infinity says so for one call."""
         with self.create(limits=self.limits(timeout=None)) as session:
             assert session.exec("sleep", ["0.4"]).exit_code == 0
         with self.create(limits=self.limits(timeout=0.1)) as session:
             assert session.exec("sleep", ["0.4"], timeout=math.inf).exit_code == 0
 
     def test_the_session_is_usable_after_a_timeout(self, session: Session) -> None:
-        """DESIGN 4.1: twenty times in a row."""
+        """Twenty times in a row."""
         for number in range(20):
             assert session.exec("sleep", ["1000"], timeout=0.001, kill_grace=0).timed_out
             assert session.exec("echo", [str(number)]).stdout == f"{number}\n"

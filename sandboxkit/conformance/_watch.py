@@ -28,7 +28,7 @@ def allowed(promise: float) -> float:
 
 
 def wait_until(condition: Callable[[], T], what: str, seconds: float = 10.0) -> T:
-    """The first true value of `condition`; AssertionError naming `what` when there is none within `seconds` x margin."""
+    """The first true value of `condition`; AssertionError naming `what` when none came within `seconds` x margin."""
     deadline = time.monotonic() + seconds * MARGIN
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -92,7 +92,7 @@ def host_processes() -> list[tuple[int, int, str, str]]:
 
 
 class PeakMemory:
-    """`with PeakMemory() as memory: ...`, then `memory.growth`: bytes this process grew by, at its peak, over its start."""
+    """`with PeakMemory() as memory: ...`, then `memory.growth`: bytes this process grew by, at its peak."""
 
     growth = 0
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sandboxkit.backend import Backend, EngineInfo, Feature
 from sandboxkit.errors import EngineUnavailableError
 
-import pytest
-
-from ._suite import RUN, RUN_LABEL, Suite, Trait, applies, needs, standard_tests
+from ._suite import RUN, RUN_LABEL, Requirement, Suite, Trait, applies, needs, standard_tests
 
 
 class Declarations(Suite):
     """Nothing is left out in silence."""
 
     def test_the_declared_features_are_the_backends(self) -> None:
-        """STYLE: conformance reads `backend.features`; a test class can't hide one."""
+        """Conformance reads `backend.features`; a test class can't hide one."""
         assert self.backend.features == self.features
 
     def test_no_standard_test_is_dropped(self) -> None:
-        """STYLE: dropping a standard test needs a strict, reasoned xfail."""
-        had = {*self.features, *self.traits}
+        """Dropping a standard test needs a strict, reasoned xfail."""
+        had: set[Requirement] = {*self.features, *self.traits}
         dropped = []
         for name, standard in standard_tests(type(self)).items():
             actual = getattr(type(self), name)
@@ -71,7 +71,7 @@ class Declarations(Suite):
 
     @needs(Feature.IMAGES, Trait.OWN_PROCESSES)
     def test_an_address_where_nothing_answers_is_named(self) -> None:
-        """Issue 2: EngineUnavailableError lists every socket tried and how to start the engine."""
+        """EngineUnavailableError lists every socket tried and how to start the engine."""
         with pytest.raises(EngineUnavailableError, match="no-such-socket") as caught:
             type(self.backend).connect("unix:///no-such-socket", may_start=False)
         assert caught.value.retryable

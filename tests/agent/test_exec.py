@@ -353,7 +353,7 @@ def malformed() -> dict[str, bytes]:
         "no equals": exec_payload(["true", "A"])[:20] + struct.pack("<II", 1, 1) + b".\0true\0A\0",
         "no name": exec_payload(["true"], env={"": "x"}),
         "window": good[:4] + struct.pack("<I", 0x80000000) + good[8:],
-        "flags": struct.pack("<I", 8) + good[4:],
+        "flags": struct.pack("<I", 16) + good[4:],
     }
 
 

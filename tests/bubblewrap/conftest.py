@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sandboxkit_bubblewrap import BubblewrapBackend
 
 from sandboxkit import Limits, Sandbox, Session
-from sandboxkit_bubblewrap import BubblewrapBackend
 
 Inside = Callable[..., str]
 

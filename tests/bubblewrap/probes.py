@@ -49,7 +49,8 @@ if name.startswith("i386"):
     sys.exit(print("no such ABI" if os.WIFSIGNALED(status) else errno.errorcode[os.WEXITSTATUS(status)]))
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
-result = libc.syscall(ctypes.c_long(NUMBERS[name]), ctypes.c_ulong(flag | (17 if name == "clone" else 0)), 0, 0, 0, 0, 0)
+first = ctypes.c_ulong(flag | (17 if name == "clone" else 0))  # SIGCHLD
+result = libc.syscall(ctypes.c_long(NUMBERS[name]), first, 0, 0, 0, 0, 0)
 if name == "clone" and result == 0:
     os._exit(0)
 print(errno.errorcode[ctypes.get_errno()] if result == -1 else 0)

@@ -18,9 +18,28 @@ from .conftest import Inside
 from .probes import CONNECT, ERRNO_OF, WRITABLE
 
 HOSTS = [
-    *("/root", "/home", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/fstab", "/etc/resolv.conf"),
+    *(
+        "/root",
+        "/home",
+        "/etc/shadow",
+        "/etc/gshadow",
+        "/etc/sudoers",
+        "/etc/machine-id",
+        "/etc/fstab",
+        "/etc/resolv.conf",
+    ),
     *("/var", "/var/log", "/var/lib", "/run", "/boot", "/mnt", "/media", "/opt", "/srv", "/lost+found"),
-    *("/sys/kernel", "/sys/class", "/dev/kmsg", "/dev/mem", "/dev/sda", "/dev/vda", "/dev/kvm", "/dev/fuse", "/dev/net/tun"),
+    *(
+        "/sys/kernel",
+        "/sys/class",
+        "/dev/kmsg",
+        "/dev/mem",
+        "/dev/sda",
+        "/dev/vda",
+        "/dev/kvm",
+        "/dev/fuse",
+        "/dev/net/tun",
+    ),
 ]
 SOCKETS = [
     *("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"),
@@ -75,8 +94,8 @@ def test_devices_can_be_written_and_none_be_made(session: Session, inside: Insid
     found = inside("import os; print(*sorted(os.listdir('/dev')))").split()
     links = {"core", "fd", "ptmx", "stderr", "stdin", "stdout"}
     assert set(found) - links == {"full", "null", "pts", "random", "shm", "tty", "urandom", "zero"}
-    made = "import os\ntry:\n    os.mknod('/tmp/null', 0o20666, os.makedev(1, 3))\nexcept OSError as e:\n    print(e.errno)"
-    assert inside(made) in {"1", "13"}
+    made = "try:\n    os.mknod('/tmp/null', 0o20666, os.makedev(1, 3))\nexcept OSError as e:\n    print(e.errno)"
+    assert inside(f"import os\n{made}") in {"1", "13"}
 
 
 def test_only_the_sandboxs_own_processes_are_seen(inside: Inside, victim: subprocess.Popen[bytes]) -> None:
@@ -114,7 +133,9 @@ except PermissionError:
 
 
 def test_nothing_is_inherited_from_the_host(session: Session, backend: object) -> None:
-    assert session.exec("sh", ["-c", "echo /proc/self/fd/*"]).stdout.split()[:3] == [f"/proc/self/fd/{n}" for n in range(3)]
+    assert session.exec("sh", ["-c", "echo /proc/self/fd/*"]).stdout.split()[:3] == [
+        f"/proc/self/fd/{n}" for n in range(3)
+    ]
     names = {line.split("=")[0] for line in session.exec("env").stdout.splitlines()}
     assert names <= {"PATH", "LANG", "TERM", "HOME", "PWD"}
 
@@ -124,7 +145,15 @@ def test_nothing_is_inherited_from_the_host(session: Session, backend: object) -
     [
         *("mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "fsopen", "fsmount", "fspick"),
         *("mount_setattr", "unshare", "setns", "swapon", "swapoff", "quotactl", "acct", "open_by_handle_at"),
-        *("name_to_handle_at", "fanotify_init", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"),
+        *(
+            "name_to_handle_at",
+            "fanotify_init",
+            "ptrace",
+            "process_vm_readv",
+            "process_vm_writev",
+            "pidfd_getfd",
+            "kcmp",
+        ),
         *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "init_module"),
         *("finit_module", "delete_module", "kexec_load", "syslog", "clock_settime", "settimeofday", "adjtimex"),
         *("clock_adjtime", "reboot", "sethostname", "setdomainname"),
@@ -150,8 +179,8 @@ def test_other_ways_around_the_filter_are_closed(inside: Inside) -> None:
 
 
 def test_no_keystroke_can_be_pushed_into_a_terminal(session: Session) -> None:
-    program = "import fcntl, termios\ntry:\n    fcntl.ioctl(0, termios.TIOCSTI, b'x')\nexcept OSError as e:\n    print(e.errno)"
-    with session.exec_stream("python3", ["-c", program], tty=True) as stream:
+    push = "try:\n    fcntl.ioctl(0, termios.TIOCSTI, b'x')\nexcept OSError as e:\n    print(e.errno)"
+    with session.exec_stream("python3", ["-c", f"import fcntl, termios\n{push}"], tty=True) as stream:
         said = "".join(event.text for event in stream if event.type == "stdout")
     assert said.strip() == "1"
 

@@ -35,7 +35,7 @@ def address(backend: str, *, rootless: bool) -> str:
     return url
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=30)
         self._path = path
@@ -48,7 +48,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def ask(url: str, path: str) -> Any:
     """GET of Docker's API, which Podman speaks too; None for what is not there."""
-    connection = _UnixConnection(url.removeprefix("unix://"))
+    connection = UnixConnection(url.removeprefix("unix://"))
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -64,7 +64,7 @@ def ask(url: str, path: str) -> Any:
 
 
 class Volumes:
-    """The anonymous volumes that containers brought along. Others use the same engine, so each container is asked for its own."""
+    """The anonymous volumes that containers brought. Others use the engine too: each container is asked for its own."""
 
     def __init__(self, url: str) -> None:
         self._url = url

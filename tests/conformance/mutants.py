@@ -56,7 +56,9 @@ def change_results(patch: pytest.MonkeyPatch, change: Callable[[ExecResult], Exe
     patch.setattr(AgentSession, "exec", changed)
 
 
-def change_calls(patch: pytest.MonkeyPatch, change: Callable[[str, list[str], dict[str, Any]], tuple[str, list[str]]]) -> None:
+def change_calls(
+    patch: pytest.MonkeyPatch, change: Callable[[str, list[str], dict[str, Any]], tuple[str, list[str]]]
+) -> None:
     """Every call of `exec` is changed on its way in; the options are changed in place."""
     original = AgentSession.exec
 
@@ -211,7 +213,7 @@ def a_timeout_kills_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @noticed_by("test_what_ignores_sigterm_is_killed_after_the_grace")
 def the_grace_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    change_calls(patch, lambda c, a, o: (c, a) if o.update(kill_grace=0) is None else (c, a))
+    change_calls(patch, lambda c, a, o: o.update(kill_grace=0) or (c, a))
 
 
 @noticed_by("test_an_abort_set_before_runs_nothing[Event]", "test_a_signal_after_seconds_ends_a_command_then")
@@ -300,12 +302,16 @@ def the_hosts_environment_leaks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(local, "ENVIRONMENT", os.environ)
 
 
-@noticed_by("test_a_folder_outside_the_workspace_is_a_path_error[..]", "test_a_missing_folder_is_a_path_error_and_nothing_ran")
+@noticed_by(
+    "test_a_folder_outside_the_workspace_is_a_path_error[..]", "test_a_missing_folder_is_a_path_error_and_nothing_ran"
+)
 def a_bad_folder_is_replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AgentSession, "_cwd", lambda self, cwd: ".")
 
 
-@noticed_by("test_exec_refuses_what_is_wrong[args-wrong5]", "test_exec_stream_refuses_what_is_wrong[args-wrong5]")
+@noticed_by(
+    "test_exec_refuses_what_is_wrong[args='one string']", "test_exec_stream_refuses_what_is_wrong[args='one string']"
+)
 def one_string_is_taken_for_arguments(patch: pytest.MonkeyPatch) -> None:
     original = validate.args
     patch.setattr(validate, "args", lambda value: original(list(value) if isinstance(value, str) else value))
@@ -407,4 +413,3 @@ def a_forked_child_may_use_the_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         AgentSession, "exec", lambda self, *a, **o: original(self, *a, **o) if os.getpid() == parent else forget(self)
     )
-

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from sandboxkit_docker import DockerBackend
 
 from sandboxkit.backend import Backend
-from sandboxkit_docker import DockerBackend
 
 from .engines import EVERY, Engine
 

@@ -12,18 +12,23 @@ from tests.support.local import LocalBackend
 
 
 class Local(Conformance):
-    """What both variants share: a folder that plays the engine."""
+    """What both variants share: a folder that plays the engine, for as long as the class's tests run."""
 
-    folder: ClassVar[Path]
+    engine_folder: ClassVar[Path | None] = None
     namespace: ClassVar[bool]
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        cls.folder = Path(tempfile.mkdtemp(prefix="sandboxkit-local-"))
 
     @classmethod
     def make_backend(cls) -> Backend:
-        return LocalBackend(cls.folder, namespace=cls.namespace)
+        if cls.engine_folder is None:
+            cls.engine_folder = Path(tempfile.mkdtemp(prefix="sandboxkit-local-"))
+        return LocalBackend(cls.engine_folder, namespace=cls.namespace)
+
+    @classmethod
+    def end_class(cls) -> None:
+        super().end_class()
+        if cls.engine_folder is not None:
+            cls.engine_folder.rmdir()  # no session left anything in it
+            cls.engine_folder = None
 
 
 class TestLocal(Local):

@@ -11,9 +11,8 @@ import pytest
 from sandboxkit.conformance import Conformance
 from sandboxkit.conformance._suite import applies, standard_tests
 
-from .mutants import MUTANTS, Mutant
 from . import test_local
-
+from .mutants import MUTANTS, Mutant
 
 # A class of its own with the named tests alone: to collect the whole suite takes longer than to run a few.
 MODULE = """
@@ -82,4 +81,3 @@ def test_every_mutant_names_tests_of_the_suite() -> None:
         for test in mutant.tests:
             found = standard[test.partition("[")[0]]
             assert applies(found, {*test_local.TestLocal.features, *test_local.TestLocal.traits}), test
-

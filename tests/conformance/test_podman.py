@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from sandboxkit_podman import PodmanBackend
 
 from sandboxkit.backend import Backend
-from sandboxkit_podman import PodmanBackend
 
 from .engines import EVERY, Engine
 

@@ -7,13 +7,15 @@ between two of those). A profile function sees exactly these places, and what it
 from __future__ import annotations
 
 import _weakrefset
+import contextlib
+import gc
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["at_place", "interrupted_at"]
+__all__ = ["at_place", "finalizers_may_be_interrupted", "interrupted_at"]
 
 T = TypeVar("T")
 
@@ -43,23 +45,45 @@ def at_place(place: int, act: Callable[[], object], call: Callable[[], T]) -> tu
                 sys.setprofile(None)
                 act()
 
+    gc.disable()  # its finalizers are places of their own, whose exceptions Python drops
     sys.setprofile(look)
     try:
         value = call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return value, seen >= place
 
 
-def interrupted_at(place: int, call: Callable[[], object], *, swallowed: bool = False) -> bool:
-    """Whether there is a place of that number in `call()`; KeyboardInterrupt was raised there then."""
+@contextlib.contextmanager
+def finalizers_may_be_interrupted() -> Iterator[None]:
+    """Python drops what is raised in a finalizer, and reports it here."""
+    before = sys.unraisablehook
+
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            before(unraisable)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def interrupted_at(place: int, call: Callable[[], object], *, finalizers: bool = False) -> bool:
+    """Whether there is a place of that number in `call()`; KeyboardInterrupt was raised there then, and came out.
+
+    With `finalizers` it may have hit one of them.
+    """
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     try:
-        _, reached = at_place(place, interrupt, call)
+        with finalizers_may_be_interrupted() if finalizers else contextlib.nullcontext():
+            _, reached = at_place(place, interrupt, call)
     except KeyboardInterrupt:
         return True
-    assert swallowed or not reached, "the interrupt was swallowed"
+    assert finalizers or not reached, "the interrupt was swallowed"
     return reached

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from random import Random
@@ -20,7 +19,7 @@ from sandboxkit._channel import Connection
 from sandboxkit._session import AgentSession
 
 from .fake_agent import FakeAgent
-from .interrupts import at_place, interrupted_at
+from .interrupts import at_place, finalizers_may_be_interrupted, interrupted_at
 
 PACKAGE = os.path.dirname(sandboxkit.__file__)
 ROUNDS = int(os.environ.get("SANDBOXKIT_TEST_ROUNDS", "200"))
@@ -81,22 +80,6 @@ def test_every_place_of_a_call(name: str, session: AgentSession, connection: Con
     assert place > 50
 
 
-@contextlib.contextmanager
-def finalizers_may_be_interrupted() -> Iterator[None]:
-    """Python drops what is raised in a finalizer, and reports it here."""
-    before = sys.unraisablehook
-
-    def report(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not KeyboardInterrupt:
-            before(unraisable)
-
-    sys.unraisablehook = report
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-
-
 def test_every_place_of_dropping_a_stream(session: AgentSession, connection: Connection, agent: FakeAgent) -> None:
     # An interrupt of the finalizer is lost, and its command may be left running. All else holds.
     def drop() -> None:
@@ -104,8 +87,7 @@ def test_every_place_of_dropping_a_stream(session: AgentSession, connection: Con
 
     killed = 0
     for place in itertools.count(1):
-        with finalizers_may_be_interrupted():
-            reached = interrupted_at(place, drop, swallowed=True)
+        reached = interrupted_at(place, drop, finalizers=True)
         assert session.exec("echo", ["next"]).stdout == "next"
         with agent.lock:
             left = list(agent.open.values())

@@ -53,7 +53,10 @@ mv "$folder" "$folder.gone"
 rm -rf "$folder.gone"
 """
 
-ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+ENVIRONMENT: Mapping[str, str] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
 NAMESPACE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
 
 
@@ -125,9 +128,9 @@ class LocalBackend:
     def create(self, spec: ContainerSpec) -> str:
         folder = self._folder / spec.name
         # The record is complete before the name shows it: `list` may look at any moment.
-        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
+        fresh = self._folder / f".new-{spec.name}-{os.getpid()}-{threading.get_ident()}"
         try:
-            fresh.joinpath("workspace").mkdir()
+            fresh.joinpath("workspace").mkdir(parents=True)
             fresh.joinpath("labels.json").write_text(json.dumps(dict(spec.labels)))
             try:
                 os.rename(fresh, folder)
@@ -142,7 +145,7 @@ class LocalBackend:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
         agent = str(spec.agent.paths[platform.machine()])
-        command = [agent, "--workspace", str(folder / "workspace")]
+        command = [agent, "--workspace", str(folder / "workspace"), *spec.agent_args[2:]]
         with self._lock:
             self._commands[spec.name] = (
                 [*NAMESPACE, *command] if self._namespace else command,
@@ -230,7 +233,9 @@ class LocalBackend:
             labels = json.loads(folder.joinpath("labels.json").read_text())
         except FileNotFoundError:
             return None
-        return ContainerStatus(id=folder.name, name=folder.name, running=folder.joinpath("started").exists(), labels=labels)
+        return ContainerStatus(
+            id=folder.name, name=folder.name, running=folder.joinpath("started").exists(), labels=labels
+        )
 
 
 class NamespaceBackend(LocalBackend):
@@ -268,7 +273,7 @@ def _discard(folder: Path) -> None:
 
 
 def _kill_tree(root: int) -> None:
-    # Stopped before they are counted, children after parents, until a count finds nobody new: then none can fork any more.
+    # All are stopped before the next count, until one finds nobody new: then none can fork any more.
     stopped: set[int] = set()
     while new := {root, *_descendants(root)} - stopped:
         for pid in new:

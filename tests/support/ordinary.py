@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import site
 import subprocess
 import sys
 import tempfile
@@ -30,9 +29,15 @@ def ordinary_user() -> Iterator[dict[str, Any]]:
         yield {"env": environment(home), "user": UID, "group": UID, "extra_groups": []}
 
 
+def home(options: dict[str, Any]) -> str:
+    """That of `ordinary_user`."""
+    found: str = options["env"]["HOME"]
+    return found
+
+
 def environment(home: str) -> dict[str, str]:
     """Nothing of the caller's but what finds this checkout, its dependencies and the programs."""
-    paths = [ROOT, ROOT / "backends", ROOT / "tools", *site.getsitepackages()]
+    paths = [ROOT, ROOT / "backends", ROOT / "tools", *filter(None, sys.path)]
     kept = {name: os.environ[name] for name in ("CI", "SANDBOXKIT_TEST_MARGIN") if name in os.environ}
     return {
         **kept,
@@ -55,14 +60,23 @@ def python() -> str:
                     return candidate
             except OSError:
                 continue
-    raise AssertionError(f"no Python that uid {UID} may execute finds pytest and {ROOT}: both have to be readable by all")
+    raise AssertionError(f"no Python that uid {UID} may execute finds pytest and {ROOT}: all may have to read both")
 
 
 def run_pytest(*arguments: str, timeout: float) -> None:
     """AssertionError with pytest's own report when a test fails, or none ran."""
     with ordinary_user() as options:
         result = subprocess.run(
-            [python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={options['env']['HOME']}/pytest", *arguments],
+            [
+                python(),
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                f"--basetemp={home(options)}/pytest",
+                *arguments,
+            ],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -78,4 +92,4 @@ def run_program(program: str, *arguments: str, timeout: float = 60) -> str:
     with ordinary_user() as options:
         result = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=timeout, **options)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    return str(result.stdout)

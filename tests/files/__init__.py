@@ -1,0 +1,1 @@
+"""The host's side of `session.files`, without any sandbox."""

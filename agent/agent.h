@@ -95,14 +95,17 @@ struct slot {
 
 /* What a supervisor or command sends over the control socket: one of these bytes, each a message. */
 enum control {
-    CONTROL_GO = 'G',      /* agent → command: the request is in the slot */
-    CONTROL_STARTED = 'S', /* command → agent: about to call execve */
-    CONTROL_ALONE = 'A',   /* supervisor → agent: the command ended, no other process of it is left */
-    CONTROL_OTHERS = 'O',  /* supervisor → agent: the command ended, others live on */
+    CONTROL_PIPES = 'P',    /* agent → supervisor: a task, with three descriptors */
+    CONTROL_TERMINAL = 'T', /* agent → supervisor: a task, with a terminal */
+    CONTROL_GO = 'G',       /* agent → command: the request is in the slot */
+    CONTROL_STARTED = 'S',  /* command → agent: about to call execve */
+    CONTROL_ALONE = 'A',    /* supervisor → agent: the command ended, no other process of it is left */
+    CONTROL_OTHERS = 'O',   /* supervisor → agent: the command ended, others live on */
 };
 
 enum channel_state {
     CHANNEL_FREE,
+    CHANNEL_IDLE,   /* a supervisor without a task */
     CHANNEL_SPARE,  /* supervisor and process wait for a request */
     CHANNEL_OPEN,   /* the host knows it */
     CHANNEL_BEHIND, /* closed for the host; its supervisor is not reaped yet */
@@ -144,6 +147,7 @@ struct channel {
     bool others;    /* then: processes of it were alive at that moment */
     bool measured;  /* then: streams[].left is set */
     bool tree_gone; /* no process of it is left */
+    bool tainted;   /* an applet used its supervisor's memory */
     bool orphaned;  /* its supervisor was killed: see end.c */
     bool finished;  /* everything but EXIT has been said */
     bool oom;
@@ -223,6 +227,7 @@ struct agent {
     struct channel *spare;
     bool spare_scarce; /* no process or descriptor was left for one */
     int64_t spare_retry_us;
+    int64_t idle_trim_us;
     uint16_t enlarged;  /* pipes made larger right now */
     bool sweeping;      /* there may be escapees */
     int64_t next_sweep_us;
@@ -232,6 +237,7 @@ struct agent {
     pid_t *walked;
     uint16_t open_count;
     uint16_t active_count;
+    uint16_t idle_count;
     uint16_t free_count;
     uint16_t turn; /* who is served first */
     uint16_t refusal_head;
@@ -274,6 +280,7 @@ void cgroup_limit(const char *v2_file, const char *v1_controller, const char *v1
 /* table.c */
 void table_open(struct agent *agent);
 struct channel *table_take(struct agent *agent);
+void table_reuse(struct agent *agent, struct channel *channel);
 void table_release(struct agent *agent, struct channel *channel);
 struct channel *table_find(struct agent *agent, uint32_t id);
 struct channel *table_find_supervisor(struct agent *agent, pid_t pid);
@@ -285,22 +292,19 @@ void exec_open(struct agent *agent, uint32_t id, unsigned char *payload, size_t 
 void exec_retry(struct agent *agent, struct channel *channel);
 void exec_give_up(struct channel *channel, uint16_t code, int error, const char *text);
 
-/* spawn.c: 0, or an errno and nothing is left behind. */
+/* spawn.c */
+struct channel *spawn_entry(struct agent *agent, bool fresh);
 int spawn(struct agent *agent, struct channel *channel, const struct request *terminal);
-void spawn_spare(struct agent *agent);
+bool spawn_keep(struct agent *agent, struct channel *channel);
+void spawn_unkeep(struct agent *agent, struct channel *channel);
+void spawn_dismiss(struct agent *agent, struct channel *channel);
+void spawn_prepare(struct agent *agent);
+int64_t spawn_next(const struct agent *agent);
 void spare_drop(struct agent *agent, bool scarce);
 
-/* The ends that go to the command. A terminal is `input` alone. */
-struct ends {
-    int input;
-    int output;
-    int error;
-    int control;
-};
-
 /* supervisor.c, command.c: never return. */
-_Noreturn void supervisor_run(struct agent *agent, struct channel *channel, const struct ends *ends);
-_Noreturn void command_run(const struct agent *agent, const struct channel *channel);
+_Noreturn void supervisor_run(struct agent *agent, struct channel *channel, int control);
+_Noreturn void command_run(const struct agent *agent, const struct channel *channel, bool tty);
 
 /* launch.c: execve with a PATH search. Returns the exit code, 126 or 127, after one line on descriptor 2. */
 int launch(char **argv, char **envp);

@@ -89,12 +89,12 @@ static void unblock_signals(void) {
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
 }
 
-_Noreturn void command_run(const struct agent *agent, const struct channel *channel) {
+_Noreturn void command_run(const struct agent *agent, const struct channel *channel, bool tty) {
     struct slot *slot = channel->slot;
     struct request request;
     const char *why = "";
     size_t inherited = 0;
-    prepare(agent, slot, channel->tty);
+    prepare(agent, slot, tty);
     wait_for_go();
     drop_pending_signals(slot);
     if (!request_parse(channel->large != NULL ? channel->large : slot->request, slot->size, &request, &why))

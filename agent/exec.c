@@ -14,7 +14,7 @@ static bool is_scarcity(int error) {
 
 /*
  * The request goes into the slot, which supervisor and command share with the agent: no socket can be too small for
- * it, and it stays there for a second attempt. A longer one gets memory of its own, mapped before the fork.
+ * it, and it stays there for a second attempt. A longer one gets memory of its own, mapped before its supervisor forks.
  */
 static bool request_store(struct channel *channel, const unsigned char *payload, size_t size) {
     channel->slot->size = (uint32_t)size;
@@ -50,8 +50,8 @@ static void feed_size(struct feed *feed, uint32_t capacity) {
 }
 
 static void settle(struct agent *agent, struct channel *channel, const struct request *request) {
-    bool applet = (request->flags & EXEC_APPLET) != 0 && (request->flags & EXEC_STDIN) != 0;
-    feed_size(&channel->feed, applet ? FEED_MAX_APPLET : FEED_MAX);
+    channel->tainted = (request->flags & EXEC_APPLET) != 0;
+    feed_size(&channel->feed, channel->tainted && (request->flags & EXEC_STDIN) != 0 ? FEED_MAX_APPLET : FEED_MAX);
     if ((request->flags & EXEC_STDIN) == 0 || channel->feed.ended) {
         channel->feed.ended = false;
         feed_end(channel);
@@ -76,7 +76,7 @@ static struct channel *use_spare(struct agent *agent, const unsigned char *paylo
 /* A new channel with the request in its hands, or NULL after a refusal. */
 static struct channel *use_fresh(struct agent *agent, uint32_t id, const struct request *request,
                                  const unsigned char *payload, size_t size) {
-    struct channel *channel = table_take(agent);
+    struct channel *channel = spawn_entry(agent, size > SLOT_REQUEST_MAX);
     if (channel == NULL) {
         reply_refuse(agent, id, ERROR_BUSY, 0, "Too many commands are running or living on in the background.");
         return NULL;
@@ -90,7 +90,7 @@ static struct channel *use_fresh(struct agent *agent, uint32_t id, const struct 
     }
     reply_refuse(agent, id, is_scarcity(error) ? ERROR_BUSY : ERROR_INTERNAL, error,
                  "The process for the command could not be made.");
-    table_release(agent, channel);
+    spawn_dismiss(agent, channel);
     return NULL;
 }
 
@@ -149,6 +149,7 @@ void exec_retry(struct agent *agent, struct channel *channel) {
     channel->tree_gone = false;
     channel->orphaned = false;
     channel->exited = false;
+    channel->supervisor = 0; /* if it still is there, it goes with its socket, unnoticed */
     int error = 0;
     if (!request_parse(large ? channel->large : slot->request, slot->size, &request, &why))
         error = EIO;

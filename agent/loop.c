@@ -76,8 +76,8 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     int64_t end = lifetime_next(agent);
     if (end < next)
         next = end;
-    if (agent->spare == NULL && agent->free_count > 0 && agent->spare_retry_us < next)
-        next = agent->spare_retry_us;
+    if (spawn_next(agent) < next)
+        next = spawn_next(agent);
     if (agent->input.stalled && agent->refusal_count < REFUSALS)
         next = 0; /* the answers have gone out: on with the frames behind them */
     if (poll(polled->fds, polled->count, timeout_ms(next)) < 0) {
@@ -136,11 +136,10 @@ static void reply_all(struct agent *agent) {
 static void tidy(struct agent *agent) {
     for (unsigned i = agent->active_count; i-- > 0;) {
         struct channel *channel = agent->active[i];
-        if (channel->state != CHANNEL_BEHIND || !channel->tree_gone)
+        if (channel->state != CHANNEL_BEHIND || !channel->tree_gone || channel->orphaned)
             continue;
-        channel_close_descriptors(agent, channel);
-        if (channel->supervisor == 0)
-            table_release(agent, channel);
+        if (!spawn_keep(agent, channel))
+            spawn_dismiss(agent, channel);
     }
 }
 
@@ -152,7 +151,7 @@ _Noreturn void loop_run(struct agent *agent) {
         if (agent->output.broken)
             detached_host_gone(agent);
         tidy(agent);
-        spawn_spare(agent);
+        spawn_prepare(agent);
         wait_for_events(agent, &polled);
         if (polled.fds[0].revents != 0)
             reap_children(agent);

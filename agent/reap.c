@@ -88,11 +88,13 @@ void control_serve(struct agent *agent, struct channel *channel) {
 
 static void supervisor_gone(struct agent *agent, struct channel *channel, int status) {
     control_serve(agent, channel); /* its last words */
+    if (channel->state == CHANNEL_SPARE)
+        spare_drop(agent, false);
+    if (channel->state == CHANNEL_IDLE)
+        spawn_unkeep(agent, channel);
     channel->supervisor = 0;
     if (agent->spare_scarce && channel->slot->verdict != VERDICT_BUSY)
         agent->spare_retry_us = 0;
-    if (channel->state == CHANNEL_SPARE)
-        spare_drop(agent, false);
     if (status == 0) { /* nothing was left to reap */
         channel->tree_gone = true;
         if (channel->state == CHANNEL_OPEN)

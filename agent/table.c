@@ -23,13 +23,10 @@ static struct slot *slot_at(const struct agent *agent, unsigned index) {
     return (struct slot *)(void *)(agent->slots + (size_t)index * SLOT_SIZE);
 }
 
-struct channel *table_take(struct agent *agent) {
-    if (agent->free_count == 0)
-        return NULL;
-    uint16_t index = agent->free_list[--agent->free_count];
-    struct channel *channel = &agent->table[index];
-    *channel = (struct channel){
+static struct channel blank(const struct agent *agent, uint16_t index, uint16_t active_at) {
+    return (struct channel){
         .index = index,
+        .active_at = active_at,
         .poll_at = -1,
         .control = -1,
         .streams = {{.fd = -1, .poll_at = -1}, {.fd = -1, .poll_at = -1}},
@@ -37,8 +34,15 @@ struct channel *table_take(struct agent *agent) {
         .deadline_us = NEVER,
         .next_pass_us = NEVER,
         .slot = slot_at(agent, index),
-        .active_at = agent->active_count,
     };
+}
+
+struct channel *table_take(struct agent *agent) {
+    if (agent->free_count == 0)
+        return NULL;
+    uint16_t index = agent->free_list[--agent->free_count];
+    struct channel *channel = &agent->table[index];
+    *channel = blank(agent, index, agent->active_count);
     agent->active[agent->active_count++] = channel;
     return channel;
 }
@@ -57,6 +61,18 @@ static void slot_clear(const struct channel *channel) {
     bool give_back = channel->index >= SLOTS_KEPT || used > 4096;
     if (!give_back || madvise(slot, SLOT_SIZE, MADV_REMOVE) != 0)
         memset(slot, 0, sizeof *slot + used);
+}
+
+/* The entry as new, but for its supervisor. */
+void table_reuse(struct agent *agent, struct channel *channel) {
+    int control = channel->control;
+    pid_t supervisor = channel->supervisor;
+    channel->control = -1;
+    channel_close_descriptors(agent, channel);
+    slot_clear(channel);
+    *channel = blank(agent, channel->index, channel->active_at);
+    channel->control = control;
+    channel->supervisor = supervisor;
 }
 
 void table_release(struct agent *agent, struct channel *channel) {

@@ -308,7 +308,7 @@ class Connection:
                 held.extend(map(self._lock.acquire, (False,)))
                 if True not in held:
                     return
-                self._send_queued()  # its loop is not in here: CPython 3.12 leaves a loop's jump out of the `try`
+                self._send_queued()  # no loop in here: CPython 3.12 leaves the jump of a `while` out of the `try`
             finally:
                 if True in held:
                     self._lock.release()

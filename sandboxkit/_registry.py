@@ -62,11 +62,13 @@ def connect(name: str = "auto", url: str | None = None) -> Backend:
 
 def forget() -> None:
     """Close every backend this process has connected; the next call connects anew. For tests and long-lived workers."""
-    with _lock:
-        while _connected:
+    while True:
+        with _lock:
+            if not _connected:
+                return
             pid, backend = _connected.popitem()[1]
-            if pid == os.getpid():
-                backend.close()
+        if pid == os.getpid():
+            backend.close()
 
 
 def _new_lock() -> None:

@@ -214,7 +214,11 @@ class Run:
     def write(self, data: memoryview) -> None:
         """Send all of `data` as input, waiting for credit as a pipe would. ProcessError once the command has ended."""
         with self._writing:  # the bytes of two writers don't mix
-            while len(data):
+            # Not `while len(data)`: CPython 3.12 leaves the jump of such a loop out of the `with`, and Ctrl-C may come
+            # there.
+            while True:
+                if not len(data):
+                    return
                 self._connection.raise_if_forked()
                 outcome = self.channel.outcome
                 if isinstance(outcome, SandboxError):

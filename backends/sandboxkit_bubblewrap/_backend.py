@@ -29,7 +29,7 @@ from sandboxkit.errors import ConfigError, EngineError, SessionNotFoundError, Un
 from sandboxkit.streams import SocketStream
 
 from . import _binary
-from ._cgroups import Controllers, Group, find_controllers
+from ._cgroups import Controllers, Group, Values, find_controllers
 from ._limits import Fallback, sizes_for
 from ._paths import extra_folders
 from ._privilege import SETUP_CAPABILITIES, is_privileged, mapping_for
@@ -91,7 +91,7 @@ class _Container:
     user: User = attrs.field(factory=User)
     folders: list[str] = attrs.field(factory=list)
     root: Root | None = None
-    group: Group = attrs.field(factory=lambda: Group(1, {}))
+    group: Group | None = None
     end: socket.socket | None = None
     errors: int | None = None
     process: Process | None = None
@@ -111,7 +111,8 @@ class _Container:
             self.errors = None
         if self.root is not None:
             self.root.close()
-        self.group.remove()
+        if self.group is not None:
+            self.group.remove()
 
 
 class BubblewrapBackend:
@@ -182,7 +183,7 @@ class BubblewrapBackend:
             if spec.image != HOST:
                 container.root = open_root(spec.image)
             container.user = _user(spec.security.user, container.root)
-            container.group = self._controllers.make(spec.name, spec.limits)
+            container.group = self._controllers.group(spec.name, spec.limits)
             self._containers[spec.name] = container
         except BaseException:
             self._containers.pop(spec.name, None)
@@ -291,7 +292,8 @@ class BubblewrapBackend:
                 )
 
     def _start(self, container: _Container, view: View) -> Start:
-        spec, user = container.spec, container.user
+        spec, user, group = container.spec, container.user, container.group
+        assert group is not None
         agent = [f"{AGENT_FOLDER}/agent", *spec.agent_args, "--confine"]
         maps = None
         view.add(*_NAMESPACES)
@@ -315,14 +317,14 @@ class BubblewrapBackend:
         view.of_agent(_agent_path(spec.agent))
         for folder in container.folders:
             view.mount(folder, folder)
-        for group, place in container.group.mounts():
-            view.mount(group, place)
+        for source, place in group.mounts():
+            view.mount(source, place)
         view.add("--chdir", WORKSPACE_FOLDER)
         return Start(
             bubblewrap=[self._bubblewrap.path, *view.sealed()],
             command=agent,
             descriptors=view.descriptors,
-            groups=container.group.entrances(),
+            orders=list(group.orders()),
             limits=self._fallback.rlimits(spec.limits),
             maps=maps,
             record=Record(spec.name, spec.labels),
@@ -375,7 +377,7 @@ def _agent_path(agent: AgentBundle) -> Path:
 
 
 def _effective(container: _Container) -> Effective:
-    values = container.group.read()
+    values = container.group.read() if container.group is not None else Values()
     network = None
     if container.process is not None:
         inside = container.process.namespaces.get("net-namespace")

@@ -15,7 +15,6 @@ from pathlib import Path
 import attrs
 
 from sandboxkit.config import Limits
-from sandboxkit.errors import EngineError
 
 __all__ = ["Controllers", "Group", "Values", "find_controllers"]
 
@@ -36,19 +35,43 @@ class Values:
 
 @attrs.frozen
 class Group:
-    """One session's folders, a single one on version 2, one a controller on version 1."""
+    """One session's folders, a single one on version 2, one a controller on version 1. The keeper makes them."""
 
     version: int
     folders: dict[str, Path]
+    limits: Limits
 
-    def set(self, limits: Limits) -> None:
-        """OSError when the kernel refuses one."""
-        if limits.memory_mb is not None and "memory" in self.folders:
-            self._set_memory(limits.memory_mb * _MIB)
-        if limits.pids is not None and "pids" in self.folders:
-            self._write("pids", "pids.max", str(limits.pids))
-        if limits.cpus is not None and "cpus" in self.folders:
-            self._set_cpus(max(int(limits.cpus * _PERIOD), 1000))  # the kernel takes no less
+    def orders(self) -> Iterator[str]:
+        """For the keeper: what it makes, writes and enters, and later removes. See `_process._KEEPER`."""
+        folders = sorted(set(self.folders.values()))
+        yield from (f"+{folder}" for folder in folders)
+        for controller, how, file, value in self._settings():
+            if controller in self.folders:
+                yield f"{how}{self.folders[controller] / file}\t{value}"
+        # On version 1 a single thread may move alone, for which the kernel need not wait until no process forks
+        # anywhere (cgroup_threadgroup_rwsem): some 10 ms for each folder.
+        yield from (f"@{folder / ('cgroup.procs' if self.version == 2 else 'tasks')}" for folder in folders)
+
+    def _settings(self) -> Iterator[tuple[str, str, str, str]]:
+        # Controller, `=` or `?` for a file that may be missing, file, value.
+        limits = self.limits
+        if limits.memory_mb is not None:
+            size = str(limits.memory_mb * _MIB)
+            yield "memory", "=", "memory.max" if self.version == 2 else "memory.limit_in_bytes", size
+            # Only where swap is accounted for. Without this, a sandbox would use the host's swap beyond its limit.
+            if self.version == 2:
+                yield "memory", "?", "memory.swap.max", "0"
+            else:
+                yield "memory", "?", "memory.memsw.limit_in_bytes", size
+        if limits.pids is not None:
+            yield "pids", "=", "pids.max", str(limits.pids)
+        if limits.cpus is not None:
+            quota = max(int(limits.cpus * _PERIOD), 1000)  # the kernel takes no less
+            if self.version == 2:
+                yield "cpus", "=", "cpu.max", f"{quota} {_PERIOD}"
+            else:
+                yield "cpus", "=", "cpu.cfs_period_us", str(_PERIOD)
+                yield "cpus", "=", "cpu.cfs_quota_us", str(quota)
 
     def read(self) -> Values:
         """What the kernel says."""
@@ -69,42 +92,14 @@ class Group:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
-    def entrances(self) -> list[Path]:
-        """The files by which a process of one thread moves in."""
-        # On version 1 a single thread may move alone, for which the kernel need not wait until no process forks
-        # anywhere (cgroup_threadgroup_rwsem): some 10 ms for each folder.
-        name = "cgroup.procs" if self.version == 2 else "tasks"
-        return [folder / name for folder in sorted(set(self.folders.values()))]
-
     def mounts(self) -> Iterator[tuple[Path, str]]:
         """The folders, and where the agent looks for them inside."""
         if self.version == 2:
-            yield next(iter(self.folders.values())), "/sys/fs/cgroup"
+            yield from ((folder, "/sys/fs/cgroup") for folder in set(self.folders.values()))
         else:
             for name in ("memory", "pids"):
                 if name in self.folders:
                     yield self.folders[name], f"/sys/fs/cgroup/{name}"
-
-    def _set_memory(self, size: int) -> None:
-        if self.version == 2:
-            self._write("memory", "memory.max", str(size))
-            swap, bound = "memory.swap.max", 0
-        else:
-            self._write("memory", "memory.limit_in_bytes", str(size))
-            swap, bound = "memory.memsw.limit_in_bytes", size
-        # Only where swap is accounted for. Without this, a sandbox would use the host's swap beyond its limit.
-        if (self.folders["memory"] / swap).exists():
-            self._write("memory", swap, str(bound))
-
-    def _set_cpus(self, quota: int) -> None:
-        if self.version == 2:
-            self._write("cpus", "cpu.max", f"{quota} {_PERIOD}")
-        else:
-            self._write("cpus", "cpu.cfs_period_us", str(_PERIOD))
-            self._write("cpus", "cpu.cfs_quota_us", str(quota))
-
-    def _write(self, controller: str, file: str, value: str) -> None:
-        (self.folders[controller] / file).write_text(value)
 
     def _read(self, controller: str, file: str) -> str:
         folder = self.folders.get(controller)
@@ -118,21 +113,15 @@ class Controllers:
     version: int
     parents: dict[str, Path]
 
-    def make(self, session: str, limits: Limits) -> Group:
-        """A new group with these limits. EngineError, and nothing is left, when the kernel refuses."""
+    def group(self, session: str, limits: Limits) -> Group:
+        """For a session with these limits; nothing is made yet."""
         asked = {"memory": limits.memory_mb, "pids": limits.pids, "cpus": limits.cpus}
         name = f"sandboxkit.{_pid_namespace()}.{os.getpid()}.{_started(os.getpid())}.{session}"
-        group = Group(
-            self.version, {limit: parent / name for limit, parent in self.parents.items() if asked[limit] is not None}
+        return Group(
+            self.version,
+            {limit: parent / name for limit, parent in self.parents.items() if asked[limit] is not None},
+            limits,
         )
-        try:
-            for folder in set(group.folders.values()):
-                folder.mkdir()
-            group.set(limits)
-        except OSError as error:
-            group.remove()
-            raise EngineError(f"No cgroup can be made for the session: {error}") from error
-        return group
 
     def sweep(self) -> None:
         """Remove the groups of processes that are gone. One in which something runs can't be removed, and is not."""

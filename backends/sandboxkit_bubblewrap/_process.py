@@ -29,22 +29,49 @@ __all__ = ["MARK", "Limit", "Process", "Record", "Start", "end_all", "records"]
 MARK = "SANDBOXKIT_BUBBLEWRAP"
 """The variable in the keeper's environment that holds the Record: other processes find a sandbox without any file."""
 
-# $1 has the files of cgroups that take a process, one a line. "0" is the process that writes it.
+# $1 has orders about cgroups, one a line: +FOLDER to make and later to remove, =FILE<tab>VALUE to write,
+# ?FILE<tab>VALUE to write where there is such a file, @FILE to enter ("0" is the process that writes it). Made here and
+# not by the host: whenever that is killed, somebody is there to remove them.
 _KEEPER = """
+set -f
+cd /
 IFS='
 '
-groups=$1
+orders=$1
 shift
+folders=
+for order in $orders; do
+    case $order in
+        +*) folders="$folders${order#+}$IFS" ;;
+    esac
+done
+remove() {
+    [ -z "$folders" ] || rmdir $folders 2>/dev/null || { sleep 0.05; rmdir $folders 2>/dev/null; }
+}
+fail() {
+    remove
+    exit 125
+}
+[ -z "$folders" ] || mkdir $folders || fail
+for order in $orders; do
+    file=${order#?}
+    value=${file#*\t}
+    file=${file%%\t*}
+    case $order in
+        =*) echo "$value" >"$file" || fail ;;
+        \\?*) [ ! -e "$file" ] || echo "$value" >"$file" || fail ;;
+    esac
+done
 (
-    for group in $groups; do
-        echo 0 >"$group" || exit 125
+    for order in $orders; do
+        case $order in
+            @*) echo 0 >"${order#@}" || exit 125 ;;
+        esac
     done
     exec "$@"
 )
 status=$?
-for group in $groups; do
-    rmdir "${group%/*}" || { sleep 0.05; rmdir "${group%/*}"; }
-done 2>/dev/null
+remove
 exit $status
 """
 
@@ -79,13 +106,13 @@ class Record:
 class Start:
     """All that a start needs.
 
-    `groups`: files of cgroups that take a process. `maps`: uid_map and gid_map of user_namespaces(7), if root makes it.
+    `orders`: about cgroups, see _KEEPER. `maps`: uid_map and gid_map of user_namespaces(7), where root makes it.
     """
 
     bubblewrap: Sequence[str]
     command: Sequence[str]
     descriptors: Sequence[int]
-    groups: Sequence[Path]
+    orders: Sequence[str]
     limits: Sequence[Limit]
     maps: tuple[str, str] | None
     record: Record
@@ -156,7 +183,7 @@ class _Child:
         # agent.
         block = ["--userns-block-fd" if start.maps is not None else "--block-fd", str(gate)]
         bubblewrap = [*start.bubblewrap, "--info-fd", str(facts[1]), *block, "--", *start.command]
-        groups = "\n".join(map(str, start.groups))
+        orders = "\n".join(start.orders)
         # Both ends of the facts: were this process killed now, writing them would fail and bubblewrap end at once,
         # before it has told its child to go on, which then waits for ever.
         kept = [*start.descriptors, *facts, gate]
@@ -172,7 +199,7 @@ class _Child:
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
             setsigmask=[],
         )
-        arguments = ["/bin/sh", "-c", _KEEPER, start.record.name, groups, *bubblewrap]
+        arguments = ["/bin/sh", "-c", _KEEPER, start.record.name, orders, *bubblewrap]
         environment = {"PATH": "/usr/bin:/bin", MARK: start.record.dump()}
         # So that Ctrl-C can't come before the pid is known here.
         self._pids.extend(map(spawn, ("/bin/sh",), (arguments,), (environment,)))

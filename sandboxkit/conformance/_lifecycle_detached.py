@@ -45,6 +45,19 @@ class Lasting(Suite):
         self.rig._own.append(session)
         return session
 
+    def attached_when_free(self, id: str) -> Session:
+        """The same, as soon as it is known inside that the connection before has ended."""
+
+        def attempt() -> Session | None:
+            try:
+                return self.attached(id)
+            except SessionBusyError:
+                return None
+
+        found = wait_until(attempt, f"{id} can be attached to", 20)
+        assert found is not None
+        return found
+
     def child(self, body: Callable[[Callable[[str], None], Any], None]) -> ForkedChild:
         """A process of its own with a connection of its own."""
         suite = type(self)
@@ -102,7 +115,7 @@ class Detached(Lasting):
             pid = int(child.read_line())
             child.kill()
         prune(backend=self.backend)
-        session = self.attached("killed-1")
+        session = self.attached_when_free("killed-1")
         assert read(session, path) == "kept\n"
         assert living(session, [pid]) == [pid]
         assert session.limits.timeout == 17
@@ -119,7 +132,7 @@ class Detached(Lasting):
             sandbox = self.sandbox()
             sandbox._backend = backend
             session = sandbox.create_session(id="killed-2", detached=True)
-            with session.exec_stream("sh", ["-c", 'echo $$ >"$1"; exec cat /dev/zero', "sh", path]) as stream:
+            with session.exec_stream("sh", ["-c", 'echo $$ >"$1"; echo runs; exec sleep 1000', "sh", path]) as stream:
                 next(stream)
                 tell("runs")
                 signal.pause()
@@ -127,7 +140,7 @@ class Detached(Lasting):
         with self.child(body) as child:
             assert child.read_line() == "runs"
             child.kill()
-        session = self.attached("killed-2")
+        session = self.attached_when_free("killed-2")
         assert living(session, [int(read(session, path))]) == []
 
     @needs(Feature.DETACHED)
@@ -142,10 +155,10 @@ class Detached(Lasting):
             with pytest.raises(SessionLostError, match="let go"):
                 session.exec("true")
         for _ in range(3):
-            again = self.attached(session.id)
+            again = self.attached_when_free(session.id)
             assert read(again, path) == "kept\n"
             again.detach()
-        self.attached(session.id).destroy()
+        self.attached_when_free(session.id).destroy()
         with pytest.raises(SessionNotFoundError):
             attach(session.id, backend=self.backend)
 
@@ -191,7 +204,14 @@ class Detached(Lasting):
             except SessionBusyError:
                 return None
 
-        (winner,) = [found for found in together([attempt] * 4) if found is not None]
+        winners: list[Session] = []
+
+        def one_won() -> bool:
+            winners[:] = [found for found in together([attempt] * 4) if found is not None]
+            return bool(winners)
+
+        wait_until(one_won, "the connection before has ended")
+        (winner,) = winners
         assert winner.exec("true").ok
 
     @needs(Feature.DETACHED)
@@ -200,14 +220,7 @@ class Detached(Lasting):
         session = self.sandbox().create_session(detached=True)
         id = session.id
         del session
-        wait_until(lambda: self._attaches(id), "the first connection has ended")
-
-    def _attaches(self, id: str) -> bool:
-        try:
-            self.attached(id).destroy()
-        except SessionBusyError:
-            return False
-        return True
+        self.attached_when_free(id).destroy()
 
     @needs(Feature.DETACHED)
     def test_a_command_in_it_can_not_attach(self) -> None:
@@ -246,7 +259,7 @@ class Detached(Lasting):
         security = Security(user="1000:1000", readonly_rootfs=True)
         with self.lasting(detached=True, security=security) as session:
             session.detach()
-        with self.attached(session.id) as again:
+        with self.attached_when_free(session.id) as again:
             assert sh(again, "id -u; echo x >file; cat file").stdout == "1000\nx\n"
 
     @needs(Feature.DETACHED, Feature.IMAGES)
@@ -254,7 +267,7 @@ class Detached(Lasting):
         """The one program that is run in it by the engine is the agent."""
         with self.lasting(image="static", detached=True) as session:
             session.detach()
-            with self.attached(session.id) as again:
+            with self.attached_when_free(session.id) as again:
                 assert again.exec("/hello").stdout.startswith("hello")
 
     @without(Feature.DETACHED)

@@ -140,7 +140,7 @@ class Resuming(Lasting):
         with pytest.raises(SessionBusyError, match="attach"):
             self.resumed(session.id)
         again.detach()
-        assert read(self.attached(session.id), path) == "kept\n"
+        assert read(self.attached_when_free(session.id), path) == "kept\n"
 
     @needs(Feature.RESUME)
     def test_leaving_the_block_keeps_a_stopped_session(self) -> None:
@@ -192,6 +192,7 @@ class Resuming(Lasting):
         session.stop()
         again = self.resumed(session.id)
         wait_until(lambda: again.state is SessionState.LOST, "it ends on its first clock", 10)
+        wait_until(lambda: not self.is_running(session.id), "the engine knows, too")
         with pytest.raises(SessionNotFoundError, match="time to live"):
             self.resumed(session.id)
 

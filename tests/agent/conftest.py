@@ -12,9 +12,8 @@ from tests.agent import build
 from tests.agent.driver import Agent, descendants, wait_until
 
 # As PID 1 of a namespace of its own, as in a container: `kill -9 -1` is harmless to everybody else.
-NAMESPACE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
-if os.geteuid() != 0:
-    NAMESPACE = ("unshare", "--user", "--map-root-user", *NAMESPACE[1:])
+OWN_USER = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+NAMESPACE = ("unshare", *OWN_USER, "--fork", "--pid", "--mount-proc", "--kill-child")
 
 UID = 54321 if os.geteuid() == 0 else os.geteuid()
 

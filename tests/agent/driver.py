@@ -151,7 +151,8 @@ class Agent:
         else:
             ours, theirs = socket.socketpair()
             with theirs:
-                self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=stderr, env=env)
+                end = theirs.fileno()
+                self.process = subprocess.Popen(command, stdin=end, stdout=end, stderr=stderr, env=env)
             self._socket = ours
             self._in = self._out = ours.fileno()
         os.set_blocking(self._in, False)

@@ -42,7 +42,17 @@ def test_no_input_is_end_of_file(agent: Agent) -> None:
 
 
 def test_arguments_arrive_unchanged(agent: Agent) -> None:
-    arguments = ["", " a  b ", "'\"`$HOME", "line\nbreak", "-n", "\N{GRINNING FACE}", b"\xff\xfe", "*", "\\"]
+    arguments: list[str | bytes] = [
+        "",
+        " a  b ",
+        "'\"`$HOME",
+        "line\nbreak",
+        "-n",
+        "\N{GRINNING FACE}",
+        b"\xff\xfe",
+        "*",
+        "\\",
+    ]
     command, end = agent.run("printf", "[%s]", *arguments)
     assert end.exit_code == 0
     assert bytes(command.stdout) == b"".join(b"[" + os.fsencode(argument) + b"]" for argument in arguments)
@@ -270,8 +280,14 @@ def test_a_missing_workspace(start_agent: StartAgent, workspace: Path) -> None:
 
 def test_signals_and_descriptors_are_clean(start_agent: StartAgent) -> None:
     """Also when the agent itself was started with signals ignored and blocked, as some engines do."""
-    ignoring = (sys.executable, "-c", "import os,signal,sys\nfor s in (1,2,13,15,34,64): signal.signal(s,1)\n"
-                "signal.pthread_sigmask(0,range(1,64))\nos.execv(sys.argv[1],sys.argv[1:])")  # fmt: skip
+    script = """
+import os, signal, sys
+for number in (1, 2, 13, 15, 34, 64):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+    ignoring = (sys.executable, "-I", "-S", "-c", script)
     agent = start_agent(prefix=ignoring)
     for _ in range(2):  # a spare, and one more
         command, _ = agent.run("cat", "/proc/self/status")
@@ -316,7 +332,9 @@ def test_the_kernels_oom_killer_is_reported_only_when_it_struck(agent: Agent) ->
 
 
 def test_usage(agent: Agent) -> None:
-    script = "x = bytearray(64 << 20)\nimport time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
+    script = (
+        "x = bytearray(64 << 20)\nimport time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
+    )
     _, end = agent.run(sys.executable, "-I", "-S", "-c", script)
     assert 100_000 <= end.cpu <= 5_000_000
     assert end.wall >= 90_000

@@ -69,7 +69,7 @@ def damaged(dice: random.Random, frame: bytes) -> bytes:
 
 @pytest.mark.parametrize("seed", range(ROUNDS or 60))
 def test_sessions(start_agent: StartAgent, seed: int) -> None:
-    """Frames in any order, some of them damaged: the agent lives on, or ends with 64 and nothing left; and no report."""
+    """Frames in any order, some of them damaged: the agent lives on, or ends with 64; and no sanitizer reports."""
     dice = random.Random(seed)
     agent = start_agent(stderr=subprocess.DEVNULL)
     stream = encode(0, CONFIGURE, struct.pack("<HH", 1, 0)) if dice.random() < 0.2 else b""

@@ -149,7 +149,7 @@ def test_the_spare_is_replaced_in_silence(pid1: Agent, number: int) -> None:
         _, end = pid1.run(*python(SPARE_KILLER.replace("NUMBER", str(number))))
         assert (end.exit_code, end.reason) == (0, BY_ITSELF)
         works(pid1, 1)
-    wait_until("there is a spare", lambda: len(driver.supervisors_of(pid1)) == 3)
+    wait_until("there is a spare", lambda: len(driver.supervisors_of(pid1)) >= 3)
 
 
 def test_a_killer_in_the_background(pid1: Agent) -> None:

@@ -78,7 +78,10 @@ TREES = {
     "children of threads": (21, python(THREADS)),
     "a subreaper of its own": (2, python(SUBREAPER)),
     "a sibling of its parent": (2, python(CLONE_PARENT)),
-    "a command that is a zombie": (1, ["sh", "-c", "sh -c 'sleep 0.05; echo ready; exec sleep 1000' & exec sleep 1000"]),
+    "a command that is a zombie": (
+        1,
+        ["sh", "-c", "sh -c 'sleep 0.05; echo ready; exec sleep 1000' & exec sleep 1000"],
+    ),
 }
 
 
@@ -310,9 +313,13 @@ def test_a_hundred_kills_at_once(agent: Agent) -> None:
 # -- processes that multiply ----------------------------------------------------------------------------------------
 
 # Forks and ends, for ever: always another number.
-COMET = "import os\nos.write(1, b'ready')\nos.setsid() if os.fork() == 0 else os._exit(0)\n" + (
-    "while True:\n    if os.fork(): os._exit(0)\n"
-)
+COMET = """
+import os
+os.write(1, b"ready")
+os.setsid() if os.fork() == 0 else os._exit(0)
+while True:
+    if os.fork(): os._exit(0)
+"""
 # Each killed child is replaced, by a parent that looks out for it.
 HYDRA = """
 import os, time

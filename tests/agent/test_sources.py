@@ -44,7 +44,9 @@ def test_functions_are_static_or_in_a_header(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_descriptor_is_close_on_exec(path: Path) -> None:
     text = re.sub(r"\n\s+", " ", path.read_text())
-    for call in re.findall(r"\b(?:open|openat|pipe2|socketpair|socket|accept4|signalfd|dup3|memfd_create)\([^;{]*", text):
+    for call in re.findall(
+        r"\b(?:open|openat|pipe2|socketpair|socket|accept4|signalfd|dup3|memfd_create)\([^;{]*", text
+    ):
         assert "CLOEXEC" in call or "FLAGS" in call, call
     assert not re.search(r"\b(?:fopen|pipe|accept|creat|popen|system)\(", text)
 

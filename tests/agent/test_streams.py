@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import fcntl
+import hashlib
 import os
 import select
 import socket
@@ -159,6 +159,7 @@ def test_a_host_that_does_not_read_stops_the_command_and_not_the_input(agent: Ag
 
 def queue_is_steady(agent: Agent) -> bool:
     """Nothing more arrives although nothing is read."""
+
     def queued() -> int:
         return int(struct.unpack("i", fcntl.ioctl(agent._in, termios.FIONREAD, b"\0" * 4))[0])
 
@@ -254,11 +255,13 @@ def test_a_background_process_without_pipes(agent: Agent) -> None:
 
 def test_a_daemon_writing_while_its_parent_ends(agent: Agent) -> None:
     """What is in the pipe at the end comes before EXIT although a process goes on writing; and not more for ever."""
-    command = agent.start("sh", "-c", "yes & sleep 0.05", keep=False)
+    command = agent.start("sh", "-c", "yes & cat >/dev/null", keep=False, flags=STDIN)
+    while command.total == 0:
+        assert agent.step()
+    agent.send_raw(encode(command.channel, EOF))
     end = agent.wait(command)
     assert end.exit_code == 0
     assert len(end.pids) == 1
-    assert command.total > 0
     os.kill(end.pids[0], 9)
 
 

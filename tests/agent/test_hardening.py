@@ -143,7 +143,7 @@ def test_the_signal_for_the_parents_death_survives_that(binary: Path, public_fol
     if os.geteuid() != 0:
         return
     # setpriv's is PR_SET_PDEATHSIG, as bubblewrap's; a change of user clears it.
-    agent = [str(shutil.copy2(binary, public_folder / "agent")), "--workspace", str(public_folder / "workspace")]
+    agent = [str(shutil.copy2(binary, public_folder / "agent")), "--workspace", str(public_folder)]
     command = ["setpriv", "--pdeathsig", "KILL", *agent, "--confine", "--user", f"{UID}:{UID}"]
     with subprocess.Popen([PYTHON, "-c", PARENT, *command], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

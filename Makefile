@@ -20,7 +20,7 @@ PACKAGE := pyproject.toml setup.cfg agent/build_agent.py backends
 help:  ## print this list (the default)
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-quickstart: $(VENV)/.installed agent  ## install sandboxkit into .venv, and Podman if no engine answers; run the example
+quickstart: $(VENV)/.installed agent  ## install sandboxkit into .venv; run the example on an engine, else on this host
 	$(RUN) tools/quickstart.py
 
 venv: $(VENV)/.developer  ## make .venv with everything that development needs
@@ -34,7 +34,7 @@ $(RUN):
 
 $(VENV)/.installed: $(PACKAGE) | $(RUN)
 	$(INSTALL) $(BUILD_REQUIRES)
-	$(INSTALL) --no-build-isolation --editable '.[docker,podman]'
+	$(INSTALL) --no-build-isolation --editable '.[docker,podman,bubblewrap]'
 	@touch $@
 
 $(VENV)/.developer: $(PACKAGE) | $(RUN)

@@ -42,6 +42,7 @@ _LOST = (
     "Create a new session."
 )
 _NOTHING = memoryview(b"")
+_PATIENCE = 2.0  # seconds that `close` gives the reader and senders; in vain when a signal handler is on top of one
 
 
 class Latch:
@@ -373,11 +374,11 @@ class Connection:
         self.fail(error)
         self.lost = error
         if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+            self._thread.join(_PATIENCE)
         if not self._thread.is_alive():
             held: list[bool] = []
             try:  # senders leave at once, unless this is a signal handler on top of one
-                held.extend(map(self._lock.acquire, (True,), (1.0,)))
+                held.extend(map(self._lock.acquire, (True,), (_PATIENCE,)))
                 self._stream.close()
             finally:
                 if True in held:

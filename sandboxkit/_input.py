@@ -17,7 +17,7 @@ InputSource = bytes | bytearray | memoryview | str | IO[bytes] | Iterator[bytes]
 class Input:
     """The rest of a command's input. `pump` is called by the thread that waits for the command."""
 
-    def __init__(self, chunks: Iterator[bytes], early: memoryview | None) -> None:
+    def __init__(self, chunks: Iterator[object], early: memoryview | None) -> None:
         self.early = early
         self._chunks = chunks
         self._rest = memoryview(b"")
@@ -71,6 +71,6 @@ class Input:
         return True
 
 
-def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
+def _blocks(read: Callable[[int], object]) -> Iterator[object]:
     while chunk := read(INPUT_WINDOW):
         yield chunk

@@ -72,6 +72,7 @@ def launch(backend: Backend, spec: ContainerSpec) -> Launched:
     The agent's volume may be filled by another process at this moment, or have been pruned: then the start fails with
     AgentMissing and is tried again on a volume filled anew.
     """
+    reason = ""
     for attempt in range(_ATTEMPTS):
         if attempt:  # Several processes heal at once: each waits a different while, so that they do not fill in step.
             threading.Event().wait(random.uniform(0, _PAUSE * 2**attempt))  # noqa: S311 - no secret

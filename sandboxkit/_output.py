@@ -8,7 +8,7 @@ __all__ = ["HeadTail", "incomplete_tail"]
 
 
 class HeadTail:
-    """Keeps at most `cap` bytes of a stream, however long: all of it, or the first half and the last half; counts them all.
+    """Keeps at most `cap` bytes of a stream and counts them all: keeps the whole of it, or its first and last half.
 
     Memory stays below 1.5 times the cap. Fed by one thread; read when the stream has ended.
     """

@@ -112,7 +112,9 @@ def session_id(value: object) -> str:
 def volume_name(field: str, value: object) -> None:
     """A name that every engine takes for a volume, and that is none of ours."""
     if not isinstance(value, str) or not _VOLUME.fullmatch(value) or value.startswith("sandboxkit-agent-"):
-        fail(field, value, "2 to 128 of letters, digits, _ . - starting with a letter or digit, not 'sandboxkit-agent-...'")
+        fail(
+            field, value, "2 to 128 letters, digits, _ . - starting with a letter or digit, not 'sandboxkit-agent-...'"
+        )
 
 
 def image(value: object) -> str:

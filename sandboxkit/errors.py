@@ -168,7 +168,7 @@ class SessionDestroyedError(SandboxError):
 
 
 class SessionBusyError(SandboxError):
-    """Somebody else has it: every place for a command (`Limits.max_concurrent_execs`), a volume, a session, a pool's."""
+    """Somebody else has it: every turn for a command (`Limits.max_concurrent_execs`), a volume, a session, a pool's."""
 
     code = ErrorCode.SESSION_BUSY
     retryable = True

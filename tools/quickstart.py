@@ -1,9 +1,10 @@
-"""Run examples/quickstart.py on whatever engine there is, or on one that this script brings up for it.
+"""Run examples/quickstart.py on whatever engine there is, else on this host's programs, else on an engine set up for it.
 
     .venv/bin/python tools/quickstart.py
 
-Any Docker or Podman that answers is used. Where none does, Podman is installed from the distribution and its service
-started for this run alone. The image is made here: no registry is asked for anything.
+Any Docker or Podman that answers is used. Where none does, bubblewrap runs the example on the host's programs, which
+takes neither root nor an installation outside `.venv`. Where the kernel does not let it, Podman is installed from the
+distribution and its service started for this run alone. The image is made here: no registry is asked for anything.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import images
 from _http import Engine, identify, is_listening
 from _services import Service
 from _system import BUILD, ROOT, ToolError, install, is_root
+
+from sandboxkit import Sandbox, SandboxError
 
 EXAMPLE = ROOT / "examples/quickstart.py"
 FOLDER = BUILD / "quickstart"
@@ -58,6 +61,17 @@ def prepare(url: str) -> Engine | None:
     return engine
 
 
+def on_this_host() -> bool:
+    """Whether bubblewrap, from PATH or from .venv, can make a sandbox here."""
+    try:
+        found = Sandbox.host().engine()
+    except SandboxError as error:
+        print(f"bubblewrap is not used: {error}", flush=True)
+        return False
+    print(f"no container engine answers: bubblewrap {found.version} runs the host's own programs", flush=True)
+    return True
+
+
 def bring_up(service: Service) -> Engine:
     print("no container engine answers: setting up Podman", flush=True)
     programs = {**PROGRAMS, **({} if is_root() else ROOTLESS_PROGRAMS)}
@@ -70,13 +84,13 @@ def bring_up(service: Service) -> Engine:
     return service.engine
 
 
-def run_example(engine: Engine) -> int:
-    environment = {
-        **os.environ,
-        "SANDBOXKIT_BACKEND": engine.backend,
-        "SANDBOXKIT_URL": engine.url,
-        "SANDBOXKIT_IMAGE": images.QUICKSTART,
-    }
+def run_example(engine: Engine | None) -> int:
+    """On that engine, or without one on this host."""
+    environment = {**os.environ, "SANDBOXKIT_BACKEND": "bubblewrap", "SANDBOXKIT_URL": "", "SANDBOXKIT_IMAGE": "host"}
+    if engine is not None:
+        environment.update(
+            SANDBOXKIT_BACKEND=engine.backend, SANDBOXKIT_URL=engine.url, SANDBOXKIT_IMAGE=images.QUICKSTART
+        )
     print(f"running {EXAMPLE.relative_to(ROOT)}\n", flush=True)
     try:
         return subprocess.run([sys.executable, EXAMPLE], env=environment, timeout=TIMEOUT, check=False).returncode
@@ -89,7 +103,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     service = _services.podman() if is_root() else _services.podman_of_this_user()
     try:
-        engine = next((engine for url in usual_urls() if (engine := prepare(url))), None) or bring_up(service)
+        engine = next((engine for url in usual_urls() if (engine := prepare(url))), None)
+        if engine is None and not on_this_host():
+            engine = bring_up(service)
         return run_example(engine)
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -95,6 +96,29 @@ def _group(user: User) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+@functools.lru_cache(maxsize=1)
+def _of_host() -> tuple[str, ...]:
+    # Looked up once: a host's folders do not move while a process lives.
+    found = ["--ro-bind", "/usr", "/usr"]
+    for path in (f"/{name}" for name in _MERGED):
+        if os.path.islink(path):
+            found += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            found += ["--ro-bind", path, path]
+    for pattern in _ETC_FOLDERS:
+        for folder in sorted(Path("/etc").glob(pattern)):
+            if folder.is_dir():
+                found += _mount(folder.resolve(), str(folder))
+    return tuple(found)
+
+
+def _mount(source: str | Path, place: str) -> Iterator[str]:
+    # Read-only, in folders that everybody may pass: those that bubblewrap makes on its own are root's alone.
+    for parent in list(Path(place).parents)[-2::-1]:
+        yield from ("--perms", "0755", "--dir", str(parent))
+    yield from ("--ro-bind", str(source), place)
+
+
 class View:
     """Arguments for bwrap, and the descriptors they name, which are closed with it."""
 
@@ -113,19 +137,9 @@ class View:
 
     def of_host(self, user: User) -> None:
         """The host's own programs, and the few files of /etc that they need."""
-        self.add("--ro-bind", "/usr", "/usr")
-        for name in _MERGED:
-            path = f"/{name}"
-            if os.path.islink(path):
-                self.add("--symlink", os.readlink(path), path)
-            elif os.path.isdir(path):
-                self.add("--ro-bind", path, path)
+        self.add(*_of_host())
         for file in _ETC_FILES:
             self._copy(f"/etc/{file}")
-        for pattern in _ETC_FOLDERS:
-            for folder in sorted(Path("/etc").glob(pattern)):
-                if folder.is_dir():
-                    self.add("--ro-bind", folder.resolve(), folder)
         for name, text in {**_ETC_MADE, "passwd": _passwd(user), "group": _group(user)}.items():
             self.make_file(f"/etc/{name}", text.encode())
 
@@ -157,10 +171,8 @@ class View:
         self.add("--remount-ro", AGENT_FOLDER)
 
     def mount(self, source: str | Path, place: str) -> None:
-        """Read-only, in folders that everybody may pass, made where they are missing."""
-        for parent in list(Path(place).parents)[-2::-1]:
-            self.add("--perms", "0755", "--dir", parent)
-        self.add("--ro-bind", source, place)
+        """A file or folder of the host, read-only."""
+        self.add(*_mount(source, place))
 
     def make_file(self, path: str, content: bytes) -> None:
         """A file of the sandbox's own, read-only as everything around it."""

@@ -161,7 +161,7 @@ class WorkingFolder(Suite):
         assert session.exec("./run").exit_code == 127
 
     def test_a_missing_folder_is_a_path_error_and_nothing_ran(self, session: Session) -> None:
-        """docker-py#1808: cwd missing → PathError; nothing ran."""
+        """Cwd missing → PathError; nothing ran."""
         path = fresh()
         with pytest.raises(PathError, match="no-such-folder"):
             sh(session, 'touch "$1"', path, cwd="no-such-folder")

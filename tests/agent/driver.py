@@ -523,7 +523,8 @@ def command_line(pid: int) -> bytes:
 def commands_of(agent: Agent) -> list[int]:
     """Living processes below the agent that run something else than the agent's own program."""
     below = descendants(agent.process.pid)
-    return [pid for pid in below if is_alive(pid) and b"--workspace" not in command_line(pid)]
+    lines = {pid: command_line(pid) for pid in below if is_alive(pid)}
+    return [pid for pid, line in lines.items() if line and b"--workspace" not in line]  # none: it is just ending
 
 
 def supervisors_of(agent: Agent) -> list[int]:

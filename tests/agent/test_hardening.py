@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import contextlib
 import os
 import shutil
 import subprocess
@@ -100,12 +101,15 @@ def test_inherited_descriptors_are_closed(binary: Path, workspace: Path) -> None
     if os.geteuid() != 0:
         return  # the agent is non-dumpable: nobody else may look
     ends = os.pipe()
-    command = [binary, "--workspace", workspace, "--confine"]
+    command = [str(binary), "--workspace", str(workspace), "--confine"]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=ends) as process:
             assert process.stdout is not None
             process.stdout.read(12)
-            targets = {os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
+            targets = set()
+            for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # it is making its first pipes meanwhile
+                    targets.add(os.readlink(entry))
             assert not {os.readlink(f"/proc/self/fd/{end}") for end in ends} & targets
     finally:
         for end in ends:
@@ -174,7 +178,7 @@ def test_malformed_options_are_refused(binary: Path, arguments: list[str]) -> No
 def test_a_user_it_may_not_become_ends_it(binary: Path, workspace: Path) -> None:
     if os.geteuid() == 0:
         return
-    command = [binary, "--workspace", workspace, "--confine", "--user", "0:0"]
+    command = [str(binary), "--workspace", str(workspace), "--confine", "--user", "0:0"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 71
     assert "--user" in done.stderr

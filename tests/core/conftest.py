@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from sandboxkit import Limits
@@ -14,6 +15,10 @@ from sandboxkit.streams import SocketStream
 
 from .fake_agent import FakeAgent
 from .fake_backend import FakeBackend
+
+# Other tests may keep both processors busy: how long an example takes says nothing.
+hypothesis.settings.register_profile("core", deadline=None)
+hypothesis.settings.load_profile("core")
 
 
 @pytest.fixture

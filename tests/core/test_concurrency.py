@@ -62,8 +62,8 @@ def test_the_end_of_the_session_ends_all_who_wait(end: str, make_session: MakeSe
     stream = session.exec_stream("scripted", stdin=True)
     agent.job().granting = False
     calls: list[Call[object]] = [Call(lambda: stream.write(bytes(100_000)))]
-    calls += [Call(lambda: session.exec("scripted")) for _ in range(24)]  # some of them wait for their turn
-    calls += [Call(lambda: session.exec("scripted", abort=AbortSignal())) for _ in range(8)]
+    calls.extend(Call(lambda: session.exec("scripted")) for _ in range(24))  # some of them wait for their turn
+    calls.extend(Call(lambda: session.exec("scripted", abort=AbortSignal())) for _ in range(8))
     for _ in range(19):
         agent.job()
     began = time.monotonic()
@@ -153,7 +153,7 @@ def test_waiting_for_a_turn_can_be_aborted(
     stream = session.exec_stream("scripted")
     event = abort()
     calls: list[Call[ExecResult | ExecStream]] = [Call(lambda: session.exec("true", abort=event)) for _ in range(3)]
-    calls += [Call(lambda: session.exec_stream("true", abort=event))]
+    calls.append(Call(lambda: session.exec_stream("true", abort=event)))
     event.set()
     for call in calls:
         ended = call.get()

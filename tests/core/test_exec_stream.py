@@ -293,7 +293,7 @@ def test_write_and_close_stdin(session: AgentSession, agent: FakeAgent) -> None:
     stream, job = interactive(session, agent, "count")
     assert job.flags == 1
     for data in (b"ab", bytearray(b"cd"), memoryview(b"efgh")[::2], b""):
-        stream.write(data)  # type: ignore[arg-type]
+        stream.write(data)
     stream.close_stdin()
     stream.close_stdin()
     assert stream.wait().stdout == "6"

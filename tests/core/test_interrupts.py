@@ -70,7 +70,7 @@ CALLS: dict[str, Callable[[AgentSession], object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_every_place_of_a_call(name: str, session: AgentSession, connection: Connection, agent: FakeAgent) -> None:
-    call = CALLS[name]
+    call, place = CALLS[name], 0
     for place in itertools.count(1):
         interrupted = interrupted_at(place, lambda: call(session))
         settle(agent)
@@ -86,7 +86,7 @@ def test_every_place_of_dropping_a_stream(session: AgentSession, connection: Con
     def drop() -> None:
         next(session.exec_stream("hello"))
 
-    killed = 0
+    killed = place = 0
     for place in itertools.count(1):
         reached = interrupted_at(place, drop, finalizers=True)
         assert session.exec("echo", ["next"]).stdout == "next"
@@ -104,6 +104,7 @@ def test_every_place_of_dropping_a_stream(session: AgentSession, connection: Con
 @pytest.mark.parametrize("name", CALLS)
 def test_a_stream_is_collected_at_every_place_of_a_call(name: str, session: AgentSession, agent: FakeAgent) -> None:
     # A finalizer may run wherever memory is allocated: also while its own thread holds a lock, or is amid a frame.
+    place = 0
     for place in itertools.count(1):
         streams = [session.exec_stream("hello")]
         next(streams[0])

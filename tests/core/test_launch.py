@@ -87,6 +87,7 @@ def test_the_first_error_is_the_one_told(backend: FakeBackend) -> None:
 
 
 def test_ctrl_c_at_every_place(backend: FakeBackend) -> None:
+    place = 0
     for place in itertools.count(1):
         before = len(backend.specs)
         if not interrupted_at(place, lambda: end(backend, launch(backend, SPEC))):
@@ -330,6 +331,7 @@ def test_ctrl_c_at_every_place_of_a_session_s_life(sandbox: Sandbox, backend: Fa
         with sandbox.create_session() as session:
             session.exec("true")
 
+    place = 0
     for place in itertools.count(1):
         reached = interrupted_at(place, live, finalizers=True)
         for container_id, agent in list(backend.agents.items()):

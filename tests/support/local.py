@@ -163,7 +163,7 @@ class LocalBackend:
         with self._lock:
             theirs, (command, environment) = self._ends.pop(container_id), self._commands.pop(container_id)
         folder = self._folder / container_id
-        folder.joinpath("started").touch()
+        folder.joinpath("started").mkdir()  # one call of the kernel, so no interrupt comes between
         # No Popen: one that an interrupt parts from its owner complains when it is collected.
         keeper = ["sh", "-c", KEEPER, "sh", str(folder), *command]
         with theirs:
@@ -210,6 +210,8 @@ class LocalBackend:
             agent = _read_pid(folder)
             if agent is not None:
                 _kill_tree(agent)
+            else:
+                _discard(folder)  # an interrupt came before the keeper
             if not _gone(folder, self._timeout):
                 raise EngineError(f"{container_id} is still there after {self._timeout:g} s.", retryable=True)
         if keeper is not None:

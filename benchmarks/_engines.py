@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -108,6 +109,6 @@ def piped(command: list[str]) -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         total = 0
-        while chunk := process.stdout.read1(1 << 20):
+        while chunk := os.read(process.stdout.fileno(), 1 << 20):
             total += len(chunk)
     return total

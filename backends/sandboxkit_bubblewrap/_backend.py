@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -125,7 +124,7 @@ class BubblewrapBackend:
         self._controllers: Controllers = find_controllers()
         self._controllers.sweep()
         self._fallback = Fallback.where(self._controllers, self._privileged)
-        self._lock = threading.Lock()
+        # Each use of it is one step for other threads: a lock held over more could not be given back in time for Ctrl-C.
         self._containers: dict[str, _Container] = {}
 
     @property
@@ -218,8 +217,7 @@ class BubblewrapBackend:
 
     def inspect(self, container_id: str) -> ContainerStatus:
         """See Backend.inspect."""
-        with self._lock:
-            container = self._containers.get(container_id)
+        container = self._containers.get(container_id)
         if container is None:
             for record in records():
                 if record.name == container_id:
@@ -238,8 +236,7 @@ class BubblewrapBackend:
     def list(self, labels: Mapping[str, str]) -> Sequence[ContainerStatus]:
         """See Backend.list: those of other processes of this user too."""
         self._collect()
-        with self._lock:
-            waiting = [container.spec for container in self._containers.values() if container.process is None]
+        waiting = [found.spec for found in list(self._containers.values()) if found.process is None]
         found = {record.name: (True, record.labels) for record in records()}
         found.update({spec.name: (False, spec.labels) for spec in waiting if spec.name not in found})
         return [
@@ -251,8 +248,7 @@ class BubblewrapBackend:
     def remove(self, container_id: str) -> None:
         """See Backend.remove."""
         # Whoever takes it out of the table ends it; it is back when that fails.
-        with self._lock:
-            container = self._containers.pop(container_id, None)
+        container = self._containers.pop(container_id, None)
         if container is None:
             for record in records():
                 if record.name == container_id:
@@ -262,24 +258,21 @@ class BubblewrapBackend:
             if container.process is not None:
                 container.process.remove()
         except BaseException:
-            with self._lock:
-                self._containers[container_id] = container
+            self._containers[container_id] = container
             raise
         container.close()
 
     def _collect(self) -> None:
         # What ended by itself and was never removed: an engine would have done it.
-        with self._lock:
-            ended = [name for name, container in self._containers.items() if container.has_ended]
-        for name in ended:
-            self.remove(name)
+        for name, container in list(self._containers.items()):
+            if container.has_ended:
+                self.remove(name)
 
     def close(self) -> None:
         """See Backend.close: there is no connection and no service."""
 
     def _container(self, container_id: str) -> _Container:
-        with self._lock:
-            container = self._containers.get(container_id)
+        container = self._containers.get(container_id)
         if container is None:
             raise SessionNotFoundError(f"There is no sandbox {container_id}.")
         return container

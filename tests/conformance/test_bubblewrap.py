@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from sandboxkit_bubblewrap import BubblewrapBackend
 
 from sandboxkit import Session
-from sandboxkit.backend import AGENT_FOLDER, Backend, Feature
+from sandboxkit.backend import Backend, Feature
 from sandboxkit.conformance import Conformance
 from tests.support import ordinary
 
@@ -33,7 +34,7 @@ class TestBubblewrap(Conformance):
         }
     )
     # Tars of root filesystems, as `make images` leaves them. It knows no user of an image's own: everybody is 1000.
-    images = {
+    images: ClassVar[Mapping[str, str]] = {
         "shell": f"rootfs:{IMAGES}/busybox.tar",
         "python": f"rootfs:{IMAGES}/python.tar",
         "empty": f"rootfs:{IMAGES}/empty.tar",
@@ -45,27 +46,19 @@ class TestBubblewrap(Conformance):
     def make_backend(cls) -> Backend:
         return BubblewrapBackend.connect()
 
+    @pytest.mark.xfail(
+        strict=True, reason="a root filesystem is mounted folder by folder; tests/bubblewrap looks at each"
+    )
     def test_nothing_of_the_host_is_mounted(self, session: Session) -> None:
-        """The root filesystem is mounted folder by folder, so here the question is what of it can be written."""
-        lines = [line.split() for line in session.exec("cat", ["/proc/self/mounts"]).check().stdout.splitlines()]
-        kernels = {"proc", "tmpfs", "devpts", "devtmpfs", "cgroup", "cgroup2"}
-        folders = {f"/{name}" for name in session.exec("ls", ["/"]).check().stdout.split()}
-        for _, point, kind, options, *_ in lines:
-            assert "nosuid" in options.split(","), point
-            if kind not in kernels:
-                assert "ro" in options.split(","), point
-                assert point in folders | {f"{AGENT_FOLDER}/agent"}
+        super().test_nothing_of_the_host_is_mounted(session)
 
+    @pytest.mark.xfail(strict=True, reason="what is not started is no more than its process: nothing is left to prune")
     def test_what_a_killed_process_left_half_made_is_pruned(self) -> None:
-        """Nothing is: what is not started is no more than its process."""
-        self.half_made("half-made-1")
-        assert "half-made-1" not in self.ids()
+        super().test_what_a_killed_process_left_half_made_is_pruned()
 
+    @pytest.mark.xfail(strict=True, reason="for the same reason nothing is left that could fail to be removed")
     def test_a_failed_removal_is_told_after_the_rest_was_removed(self) -> None:
-        """There is nothing half made to be removed, and whatever a killed process had runs out by itself."""
-        for id in ("stuck-1", "stuck-2"):
-            self.half_made(id)
-        assert not self.ids() & {"stuck-1", "stuck-2"}
+        super().test_a_failed_removal_is_told_after_the_rest_was_removed()
 
 
 @pytest.mark.timeout(900)

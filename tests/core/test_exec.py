@@ -56,7 +56,7 @@ def test_cwd_is_sent_relative_to_the_workspace(cwd: str, sent: str, session: Age
     assert agent.job().cwd == sent
 
 
-@pytest.mark.parametrize("cwd", ["/", "/etc", "/workspace/..", "/workspace/../etc", "/workspacex", "/work"])
+@pytest.mark.parametrize("cwd", ["/", "/etc", "/workspace/..", "/workspace/../etc", "/workspacex", "/workspac"])
 def test_an_absolute_cwd_outside_is_refused_before_anything_is_sent(
     cwd: str, session: AgentSession, agent: FakeAgent
 ) -> None:

@@ -21,7 +21,8 @@ UID = 59321
 @contextmanager
 def ordinary_user() -> Iterator[dict[str, Any]]:
     """Options for `subprocess.run` that make it this user's, with an environment and a home of its own."""
-    with tempfile.TemporaryDirectory(prefix="sandboxkit-ordinary-") as home:
+    # In /tmp whatever TMPDIR says: that may be in a folder of root's.
+    with tempfile.TemporaryDirectory(prefix="sandboxkit-ordinary-", dir="/tmp") as home:
         if os.geteuid() != 0:
             yield {"env": environment(home)}
             return
@@ -64,7 +65,7 @@ def python() -> str:
 
 
 def run_pytest(*arguments: str, timeout: float) -> None:
-    """AssertionError with pytest's own report when a test fails, or none ran."""
+    """AssertionError with the end of pytest's own report when a test fails, or none ran."""
     with ordinary_user() as options:
         result = subprocess.run(
             [
@@ -83,7 +84,7 @@ def run_pytest(*arguments: str, timeout: float) -> None:
             timeout=timeout,
             **options,
         )
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, (result.stdout + result.stderr)[-8000:]
 
 
 def run_program(program: str, *arguments: str, timeout: float = 60) -> str:

@@ -1,4 +1,4 @@
-"""Run examples/quickstart.py on whatever engine there is, else on this host's programs, else on an engine set up for it.
+"""Run examples/quickstart.py on the engine that answers, else on this host's programs, else on an engine set up for it.
 
     .venv/bin/python tools/quickstart.py
 

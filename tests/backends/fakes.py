@@ -89,7 +89,7 @@ def _handler(answer: Answerer) -> type[http.server.BaseHTTPRequestHandler]:
         def address_string(self) -> str:
             return "client"
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
         def handle_one_request(self) -> None:

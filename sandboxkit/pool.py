@@ -242,7 +242,9 @@ class _State:
             failures = self._failures
             self._asked += 1
             self._changed.notify_all()
-            while len(self.idle) < self._recipe.size:
+            while True:  # CPython 3.12 runs a signal handler at the jump of `while condition:`, outside the `with`
+                if len(self.idle) >= self._recipe.size:
+                    return
                 self._raise_if_closed()
                 self._raise_failure(failures)
                 _raise_if_over(end, timeout)

@@ -124,7 +124,7 @@ class BubblewrapBackend:
         self._controllers: Controllers = find_controllers()
         self._controllers.sweep()
         self._fallback = Fallback.where(self._controllers, self._privileged)
-        # Each use of it is one step for other threads: a lock held over more could not be given back in time for Ctrl-C.
+        # Each use of it is one step for other threads. A lock would not be given back if Ctrl-C came at a bad moment.
         self._containers: dict[str, _Container] = {}
 
     @property

@@ -6,5 +6,5 @@ int main(void) {
         return 1;
     for (;;)
         if (fork() < 0)
-            usleep(100);
+            usleep(1000);
 }

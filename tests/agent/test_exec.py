@@ -406,3 +406,36 @@ def test_a_command_cannot_look_into_the_agent(unprivileged: Agent) -> None:
         command, _ = unprivileged.run("sh", "-c", script)
         assert bytes(command.stdout) == b""
         assert command.stderr.count(b"Permission denied") == 3
+
+
+# -- supervisors ----------------------------------------------------------------------------------------------------
+
+
+def supervisor_of(agent: Agent, *argv: str) -> int:
+    command, _ = agent.run(*(argv or ("sh", "-c", "echo $PPID")))
+    return int(command.stdout)
+
+
+def test_supervisors_are_kept(agent: Agent) -> None:
+    """In a steady state the agent makes no process."""
+    first = {supervisor_of(agent) for _ in range(10)}
+    assert {supervisor_of(agent) for _ in range(50)} <= first
+    assert len(first) <= 4
+
+
+def test_a_supervisor_with_a_background_process_is_not_used_again(agent: Agent) -> None:
+    taken = supervisor_of(agent, "sh", "-c", "echo $PPID; sleep 1000 >/dev/null &")
+    assert taken not in {supervisor_of(agent) for _ in range(10)}
+
+
+def test_after_a_rush_only_a_few_supervisors_are_kept(agent: Agent) -> None:
+    commands = [agent.start("sh", "-c", "echo ready; cat", flags=driver.STDIN) for _ in range(50)]
+    for command in commands:
+        agent.wait_output(command, b"ready\n")
+    assert len(driver.children(agent.process.pid)) >= 50
+    for command in commands:
+        agent.send_raw(driver.encode(command.channel, driver.EOF))
+    for command in commands:
+        assert agent.wait(command).exit_code == 0
+    driver.wait_until("few are left", lambda: len(driver.children(agent.process.pid)) <= 5)
+    assert agent.run("true")[1].exit_code == 0

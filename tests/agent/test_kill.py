@@ -122,17 +122,22 @@ def test_kill_with_a_grace(any_agent: Agent, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["one process", "daemons", "ignored signals"])
 @pytest.mark.parametrize("grace_ms", [0, 200])
-def test_timeout(any_agent: Agent, name: str, grace_ms: int) -> None:
-    begin = time.monotonic()
-    command = start_tree(any_agent, name, timeout_ms=400, grace_ms=grace_ms)
-    assert time.monotonic() - begin < 0.4, "too slow a machine for this test"
-    end = any_agent.wait(command)
+def test_timeout(agent: Agent, name: str, grace_ms: int) -> None:
+    for timeout_ms in (300, 1200, 4800, 19200):  # a loaded machine needs longer to get the tree up
+        begin = time.monotonic()
+        command = agent.start(*TREES[name][1], timeout_ms=timeout_ms, grace_ms=grace_ms)
+        while not command.done and b"ready" not in command.stdout:
+            assert agent.step()
+        if not command.done and len(commands_of(agent)) >= TREES[name][0]:
+            break
+        agent.wait(command)
+    end = agent.wait(command)
     took = time.monotonic() - begin
-    assert commands_of(any_agent) == []
+    assert commands_of(agent) == []
     stubborn = name == "ignored signals"
     assert (end.how, end.signal) == (1, signal.SIGTERM if grace_ms and not stubborn else signal.SIGKILL)
     assert (end.reason, end.pids) == (TIMEOUT, ())
-    least = 0.4 + (grace_ms / 1000 if stubborn else 0)
+    least = (timeout_ms + (grace_ms if stubborn else 0)) / 1000
     assert least <= took < least + SOON
 
 
@@ -151,7 +156,7 @@ def test_a_timeout_that_is_not_reached(agent: Agent) -> None:
 
 
 def test_output_so_far_is_kept(agent: Agent) -> None:
-    command, end = agent.run("sh", "-c", "printf out; printf err >&2; sleep 1000", timeout_ms=300)
+    command, end = agent.run("sh", "-c", "printf out; printf err >&2; sleep 1000", timeout_ms=700)
     assert end.reason == TIMEOUT
     assert (bytes(command.stdout), bytes(command.stderr)) == (b"out", b"err")
 
@@ -222,8 +227,8 @@ def test_a_kill_shortens_the_grace_of_a_timeout(agent: Agent) -> None:
 
 
 def test_a_timeout_is_off_once_the_command_is_being_killed(agent: Agent) -> None:
-    script = "trap 'sleep 0.4; exit 6' TERM; echo ready; while :; do sleep 0.01; done"
-    command = agent.start("sh", "-c", script, timeout_ms=200, grace_ms=10_000)
+    script = "trap 'sleep 0.9; exit 6' TERM; echo ready; while :; do sleep 0.01; done"
+    command = agent.start("sh", "-c", script, timeout_ms=700, grace_ms=10_000)
     agent.wait_output(command, b"ready\n")
     agent.kill(command, grace_ms=10_000)
     end = agent.wait(command)
@@ -352,12 +357,12 @@ def test_processes_that_renew_themselves_die(any_agent: Agent, script: str) -> N
         assert commands_of(any_agent) == []
 
 
-def test_a_comet_dies_by_its_timeout(any_agent: Agent) -> None:
+def test_a_comet_dies_by_its_timeout(agent: Agent) -> None:
     script = COMET.replace("else os._exit(0)", "else __import__('time').sleep(1000)")
-    command = any_agent.start(*python(script), timeout_ms=500)
-    any_agent.wait_output(command, b"ready")
-    assert any_agent.wait(command).reason == TIMEOUT
-    assert commands_of(any_agent) == []
+    command = agent.start(*python(script), timeout_ms=1000)
+    agent.wait_output(command, b"ready")
+    assert agent.wait(command).reason == TIMEOUT
+    assert commands_of(agent) == []
 
 
 def limited(start_agent: StartAgent, binary: Path, folder: Path, processes: int) -> Agent:
@@ -369,11 +374,11 @@ def limited(start_agent: StartAgent, binary: Path, folder: Path, processes: int)
 
 
 def test_a_fork_bomb_dies(start_agent: StartAgent, binary: Path, public_folder: Path) -> None:
-    agent = limited(start_agent, binary, public_folder, 400)
+    agent = limited(start_agent, binary, public_folder, 200)
     bomb = shutil.copy2(build.tool("bomb"), public_folder / "bomb")
-    for _ in range(3):
+    for _ in range(2):
         command = agent.start(str(bomb), keep=False)
-        wait_until("it is full", lambda: len(commands_of(agent)) > 300)
+        wait_until("it is full", lambda: len(commands_of(agent)) > 150)
         error_or_exit = agent.start("true")  # by the spare, or not at all
         begin = time.monotonic()
         agent.kill(command)

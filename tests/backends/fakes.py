@@ -89,7 +89,7 @@ def _handler(answer: Answerer) -> type[http.server.BaseHTTPRequestHandler]:
         def address_string(self) -> str:
             return "client"
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its base class names it so
             pass
 
         def handle_one_request(self) -> None:

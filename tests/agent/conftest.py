@@ -15,7 +15,7 @@ from tests.agent.driver import Agent, descendants, wait_until
 OWN_USER = () if os.geteuid() == 0 else ("--user", "--map-root-user")
 NAMESPACE = ("unshare", *OWN_USER, "--fork", "--pid", "--mount-proc", "--kill-child")
 
-UID = 54321 if os.geteuid() == 0 else os.geteuid()
+UID = 50_000 + os.getpid() % 10_000 if os.geteuid() == 0 else os.geteuid()  # nobody else is it
 
 StartAgent = Callable[..., Agent]
 

@@ -17,6 +17,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.agent.processes import (
+    DEADLINE,
+    children,
+    commands_of,
+    descendants,
+    is_alive,
+    stat_fields,
+    supervisors_of,
+    wait_until,
+)
+
+__all__ = [
+    "DEADLINE",
+    "children",
+    "commands_of",
+    "descendants",
+    "is_alive",
+    "stat_fields",
+    "supervisors_of",
+    "wait_until",
+]
+
 HELLO, CONFIGURE, PING, PONG = 0x01, 0x02, 0x03, 0x04
 EXEC, STARTED, DATA, EOF, WINDOW, KILL, EXIT, ERROR, RESIZE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18
 STDIN, TTY, WANT_STARTED = 1, 2, 4
@@ -25,7 +47,6 @@ BY_ITSELF, TIMEOUT, BY_KILL = 0, 1, 2
 FLAG_OOM, FLAG_NOT_RUN, FLAG_PIDS_CUT = 1, 2, 4
 MAGIC = 0x4B584253
 INITIAL_CREDIT = 65536
-DEADLINE = 30.0
 
 HEADER = struct.Struct("<IIBBH")
 EXIT_HEAD = struct.Struct("<BBBBIQQQH")
@@ -481,69 +502,3 @@ class Agent:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
-
-
-# -- processes on this machine --------------------------------------------------------------------------------------
-
-
-def stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat behind the name: state, ppid, ...; None when there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return text[text.rindex(")") + 2 :].split()
-
-
-def is_alive(pid: int) -> bool:
-    fields = stat_fields(pid)
-    return fields is not None and fields[0] not in "ZX"
-
-
-def all_children() -> dict[int, list[int]]:
-    """Of every process, from one look at all of them."""
-    found: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := stat_fields(int(entry))) is not None:
-            found.setdefault(int(fields[1]), []).append(int(entry))
-    return found
-
-
-def children(pid: int) -> list[int]:
-    return all_children().get(pid, [])
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
-def commands_of(agent: Agent) -> list[int]:
-    """Living processes below the agent that run something else than the agent's own program."""
-    below = descendants(agent.process.pid)
-    lines = {pid: command_line(pid) for pid in below if is_alive(pid)}
-    return [pid for pid, line in lines.items() if line and b"--workspace" not in line]  # none: it is just ending
-
-
-def supervisors_of(agent: Agent) -> list[int]:
-    """Processes below the agent that run the agent's program: supervisors, and the process that waits in the spare."""
-    return [pid for pid in descendants(agent.process.pid) if b"--workspace" in command_line(pid)]
-
-
-def wait_until(condition: str, check: object, timeout: float = DEADLINE) -> None:
-    """Polls observable state; `check` is a function without arguments."""
-    assert callable(check)
-    deadline = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < deadline, f"never came true: {condition}"
-        time.sleep(0.002)
-
-
-def descendants(pid: int) -> list[int]:
-    known = all_children()
-    found = [pid]
-    for parent in found:
-        found += known.get(parent, [])
-    return found[1:]

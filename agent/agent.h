@@ -5,18 +5,19 @@
  *   loop.c       poll, who is served when, timers    cgroup.c      limits and the OOM counter
  *   input.c      bytes from the host → frames        table.c       channels: taking, finding, releasing
  *   frames.c     what each frame does                exec.c        EXEC: from the request to a running command
- *   output.c     frames → bytes to the host          spawn.c       pipes, terminal, fork; the spare
+ *   output.c     frames → bytes to the host          spawn.c       supervisors, pipes; the spare
  *   reply.c      pending STARTED WINDOW EXIT ERROR   supervisor.c  runs in the supervisor process
  *   streams.c    command output and input            command.c     runs in the command's process, up to execve
  *   end.c        KILL, timeouts, escapees            launch.c      PATH search, and why a command cannot run
  *   reap.c       children that ended                 beneath.c     the working folder, resolved beneath the workspace
- *   tree.c       /proc walks and signals             wire.c request.c text.c   pure helpers
+ *   tree.c       /proc walks and signals             terminal.c    pseudo-terminals
+ *   wire.c request.c text.c   pure helpers
  *   applet*.c    functions in the place of programs: see applet.h
  *   detached.c   without a stream, lifetimes         connect.c     the program's other mode
  *   hardening.c  user, capabilities, landlock        denylist.c    seccomp
  *
- * Three kinds of process run this program: the agent itself, one supervisor for each command, and the command's own
- * process until it calls execve. They share nothing but `struct slot` and one socket for each command.
+ * Three kinds of process run this program: the agent itself, a supervisor for each running command, and the command's
+ * own process until it calls execve. They share nothing but `struct slot` and one socket for each command.
  */
 #ifndef SANDBOXKIT_AGENT_H
 #define SANDBOXKIT_AGENT_H

@@ -83,11 +83,15 @@ void control_serve(struct agent *agent, struct channel *channel) {
         channel->tree_gone = what == CONTROL_ALONE;
         channel->others = what == CONTROL_OTHERS;
         command_ended(agent, channel);
+        return; /* it says no more before it has another task */
     }
 }
 
 static void supervisor_gone(struct agent *agent, struct channel *channel, int status) {
+    pid_t supervisor = channel->supervisor;
     control_serve(agent, channel); /* its last words */
+    if (channel->supervisor != supervisor)
+        return; /* they were that nothing ran, and another one is at it now */
     if (channel->state == CHANNEL_SPARE)
         spare_drop(agent, false);
     if (channel->state == CHANNEL_IDLE)

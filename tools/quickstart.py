@@ -98,21 +98,25 @@ def run_example(engine: Engine | None) -> int:
         raise ToolError(f"{EXAMPLE} did not end within {TIMEOUT:.0f} s") from error
 
 
+def own_service() -> Service:
+    return _services.podman() if is_root() else _services.podman_of_this_user()
+
+
 def main() -> int:
     # So that a terminated run ends its service too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    service = _services.podman() if is_root() else _services.podman_of_this_user()
     try:
         engine = next((engine for url in usual_urls() if (engine := prepare(url))), None)
         if engine is None and not on_this_host():
-            engine = bring_up(service)
+            engine = bring_up(own_service())
         return run_example(engine)
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
         # What the record says was started by the quickstart: by this run, or by one that was killed before this line.
-        _services.stop(service, FOLDER)
+        if FOLDER.exists():
+            _services.stop(own_service(), FOLDER)
 
 
 if __name__ == "__main__":

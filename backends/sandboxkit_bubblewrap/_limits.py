@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import resource
@@ -66,7 +67,7 @@ class Fallback:
             # Root's sandboxes are each a user of their own; others count by themselves from kernel 5.14 on (user
             # namespaces have their own count of a user's processes since then).
             pids_are_its_own=privileged or _kernel() >= (5, 14),
-            landlock=_kernel() >= (5, 13),
+            landlock=_has_landlock(),
         )
 
     def rlimits(self, limits: Limits) -> list[tuple[int, int, int]]:
@@ -104,6 +105,13 @@ class Fallback:
             found.append("This kernel has no landlock: what can be written is bounded by mounts and permissions alone.")
         found.append("Workspace and /tmp are kept in memory.")
         return tuple(found)
+
+
+def _has_landlock() -> bool:
+    # landlock_create_ruleset(2), the same number on every CPU, asked for its version. A kernel may know it and have it
+    # switched off.
+    version: int = ctypes.CDLL(None).syscall(444, None, 0, 1)
+    return version > 0
 
 
 def _kernel() -> tuple[int, int]:

@@ -211,7 +211,8 @@ class _Child:
             return True
         if self._handles and not _readable(self._handles[0], seconds):
             return False
-        os.waitpid(self._pids[0], 0)
+        with contextlib.suppress(ChildProcessError):  # it was waited for already, and Ctrl-C came before it was noted
+            os.waitpid(self._pids[0], 0)
         self._pids.clear()
         while self._handles:
             os.close(self._handles.pop())

@@ -28,16 +28,8 @@ from tests.agent.processes import (
     wait_until,
 )
 
-__all__ = [
-    "DEADLINE",
-    "children",
-    "commands_of",
-    "descendants",
-    "is_alive",
-    "stat_fields",
-    "supervisors_of",
-    "wait_until",
-]
+__all__ = ["DEADLINE", "children", "commands_of", "descendants"]
+__all__ += ["is_alive", "stat_fields", "supervisors_of", "wait_until"]
 
 HELLO, CONFIGURE, PING, PONG = 0x01, 0x02, 0x03, 0x04
 EXEC, STARTED, DATA, EOF, WINDOW, KILL, EXIT, ERROR, RESIZE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18

@@ -9,6 +9,7 @@ PID namespace of its own, so that commands that kill whatever they can reach har
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -164,25 +165,24 @@ class LocalBackend:
             theirs, (command, environment) = self._ends.pop(container_id), self._commands.pop(container_id)
         folder = self._folder / container_id
         folder.joinpath("started").mkdir()  # one call of the kernel, so no interrupt comes between
-        # No Popen: one that an interrupt parts from its owner complains when it is collected.
         keeper = ["sh", "-c", KEEPER, "sh", str(folder), *command]
+        spawn = functools.partial(
+            os.posix_spawn,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 1),
+                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+            ],
+            setsid=True,  # out of reach of a terminal's Ctrl-C, as a container is
+        )
         with theirs:
             try:
-                pid = os.posix_spawn(
-                    "/bin/sh",
-                    keeper,
-                    environment,
-                    file_actions=[
-                        (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                        (os.POSIX_SPAWN_DUP2, theirs.fileno(), 1),
-                        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                    ],
-                    setsid=True,  # out of reach of a terminal's Ctrl-C, as a container is
-                )
+                # No interrupt can come between the spawning and the noting: it is all C. (Nor is it a Popen, which
+                # complains when an interrupt parts it from its owner.)
+                pids = map(spawn, ("/bin/sh",), (keeper,), (environment,))
+                self._keepers.update(zip((container_id,), pids))
             except OSError as error:
                 raise EngineError(f"The agent can't be started: {error}") from error
-        with self._lock:
-            self._keepers[container_id] = pid
 
     def inspect(self, container_id: str) -> ContainerStatus:
         found = self._status(self._folder / container_id)
@@ -207,11 +207,11 @@ class LocalBackend:
             return
         # If the stream has ended the agent is going already; else, or when it has very much to end, it goes like this.
         if not _gone(folder, 0.3 if keeper is not None else 0.0):
-            agent = _read_pid(folder)
+            deadline = time.monotonic() + self._timeout
+            while (agent := _read_pid(folder)) is None and not _gone(folder, 0.01) and time.monotonic() < deadline:
+                pass
             if agent is not None:
                 _kill_tree(agent)
-            else:
-                _discard(folder)  # an interrupt came before the keeper
             if not _gone(folder, self._timeout):
                 raise EngineError(f"{container_id} is still there after {self._timeout:g} s.", retryable=True)
         if keeper is not None:

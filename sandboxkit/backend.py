@@ -139,7 +139,7 @@ class ContainerSpec:
 
     The container's name is `name`; its entrypoint is the agent with `agent_args`, never the image's; health check off;
     standard input open, once; no terminal; log driver none; removed by the engine when it ends, with its anonymous
-    volumes; stop signal SIGKILL; security as DESIGN section 7: all capabilities dropped, no-new-privileges, engine's
+    volumes; stop signal SIGKILL; security: all capabilities dropped, no-new-privileges, engine's
     default seccomp unless `security.seccomp`. `env` is set over the image's environment. nofile and nproc are set
     explicitly, no higher than the host allows. `extra_paths`: absolute paths of host folders, mounted read-only at the
     same paths; ConfigError for one that is not there.

@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 class Outside(Suite):
-    """DESIGN 4.2: nothing leads outside the workspace."""
+    """Nothing leads outside the workspace."""
 
     def test_paths_that_lead_outside_are_path_errors(self, session: Session) -> None:
         """By their text or through a link, for every call."""

@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 
 class FileContents(Suite):
-    """DESIGN 4.2: what is written is what is read."""
+    """What is written is what is read."""
 
     @pytest.mark.parametrize("size", [0, 1, 4095, 65_535, 65_536, 65_537, 1_048_577, 5_000_000])
     def test_bytes_come_back_as_they_were(self, session: Session, size: int) -> None:
@@ -81,7 +81,7 @@ class FileContents(Suite):
     @needs(Feature.IMAGES)
     @pytest.mark.parametrize("image", ["empty", "static", "nonroot"])
     def test_files_need_nothing_in_the_image(self, image: str) -> None:
-        """DESIGN 1: not `sh`, not libc, not root."""
+        """Not `sh`, not libc, not root."""
         with self.create(image) as session:
             session.files.write("a/b/file", b"content", mode=0o600)
             assert session.files.read("a/b/file") == b"content"
@@ -92,7 +92,7 @@ class FileContents(Suite):
 
     @needs(Feature.READONLY_ROOTFS)
     def test_files_work_with_a_readonly_root(self) -> None:
-        """DESIGN 5: the engines' own archive calls refuse that."""
+        """The engines' own archive calls refuse that."""
         with self.create(security=Security(readonly_rootfs=True)) as session:
             session.files.write("file", b"content")
             assert session.files.read("file") == b"content"
@@ -203,7 +203,7 @@ class FileContents(Suite):
 
 
 class FileNames(Suite):
-    """DESIGN 4.2: any name a Linux file system allows."""
+    """Any name a Linux file system allows."""
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
     def test_any_name_works_everywhere(self, session: Session, name: str) -> None:

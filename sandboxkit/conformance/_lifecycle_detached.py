@@ -93,7 +93,7 @@ class Detached(Lasting):
 
     @needs(Feature.DETACHED)
     def test_commands_never_see_its_token(self) -> None:
-        """DESIGN 5: peer checked, and a token that commands can't read."""
+        """Peer checked, and a token that commands can't read."""
         with self.lasting(detached=True) as session:
             found = sh(session, "env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; true")
             assert "SANDBOXKIT_TOKEN" not in found.stdout
@@ -282,7 +282,7 @@ class TimeToLive(Lasting):
     """`Lifecycle(ttl, idle_timeout)`: the clocks run inside."""
 
     def test_a_session_ends_when_its_time_is_over(self) -> None:
-        """DESIGN 4.6; its holder is told."""
+        """Its holder is told."""
         with Stopwatch() as watch:
             session = self.create(lifecycle=Lifecycle(ttl=1))
             with pytest.raises(SessionLostError):

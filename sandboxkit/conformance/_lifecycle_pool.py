@@ -27,7 +27,7 @@ class Pools(Suite):
         return Pool(self.sandbox(), size, **options)
 
     def test_a_warm_pool_gives_a_session_at_once(self) -> None:
-        """DESIGN 9: a fiftieth of a cold start or less."""
+        """A fiftieth of a cold start or less."""
         with Stopwatch() as cold, self.create():
             pass
         with self.pool() as pool:

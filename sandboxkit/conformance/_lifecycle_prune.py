@@ -52,7 +52,7 @@ class Pruning(Suite):
             assert child.wait() == -signal.SIGKILL
 
     def test_a_session_is_listed_with_its_owner(self) -> None:
-        """DESIGN 4.6: labels on containers say who made them, where and when."""
+        """Labels on containers say who made them, where and when."""
         with self.create(id="listed-1", labels={"team": "blue"}) as session:
             (found,) = [found for found in list_sessions(backend=self.backend) if found.id == session.id]
             assert found.running

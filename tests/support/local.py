@@ -85,7 +85,7 @@ class LocalBackend:
         self._folder = folder
         self._namespace = namespace
         self._timeout = timeout
-        self._lock = threading.Lock()
+        # Plain dicts, each of whose calls is one step for other threads and for interrupts.
         self._ends: dict[str, socket.socket] = {}
         self._agents: dict[str, AgentBundle] = {}
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
@@ -128,11 +128,16 @@ class LocalBackend:
 
     def create(self, spec: ContainerSpec) -> str:
         folder = self._folder / spec.name
+        agent = str(spec.agent.paths[platform.machine()])
+        command = [agent, "--workspace", str(folder / "workspace"), *spec.agent_args[2:]]
+        environment = {**ENVIRONMENT, "HOME": str(folder / "workspace"), **spec.env}
         # The record is complete before the name shows it: `list` may look at any moment.
         fresh = self._folder / f".new-{spec.name}-{os.getpid()}-{threading.get_ident()}"
+        made: int | None = None
         try:
             fresh.joinpath("workspace").mkdir(parents=True)
             fresh.joinpath("labels.json").write_text(json.dumps(dict(spec.labels)))
+            made = fresh.stat().st_ino
             try:
                 os.rename(fresh, folder)
             except OSError:
@@ -142,29 +147,23 @@ class LocalBackend:
                     f"id: a session of that name exists already ({spec.name}); accepted: another id, or none",
                     details={"field": "id"},
                 ) from None
+            self._commands[spec.name] = ([*NAMESPACE, *command] if self._namespace else command, environment)
+            return spec.name
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
+            if made is not None and folder.exists() and folder.stat().st_ino == made:
+                _discard(folder)
             raise
-        agent = str(spec.agent.paths[platform.machine()])
-        command = [agent, "--workspace", str(folder / "workspace"), *spec.agent_args[2:]]
-        with self._lock:
-            self._commands[spec.name] = (
-                [*NAMESPACE, *command] if self._namespace else command,
-                {**ENVIRONMENT, "HOME": str(folder / "workspace"), **spec.env},
-            )
-        return spec.name
 
     def attach(self, container_id: str) -> ByteStream:
         ours, theirs = socket.socketpair()
-        with self._lock:
-            self._ends[container_id] = theirs
+        self._ends[container_id] = theirs
         return LocalStream(ours, self._folder / container_id / "stderr")
 
     def start(self, container_id: str) -> None:
-        with self._lock:
-            theirs, (command, environment) = self._ends.pop(container_id), self._commands.pop(container_id)
+        theirs, (command, environment) = self._ends.pop(container_id), self._commands[container_id]
         folder = self._folder / container_id
-        folder.joinpath("started").mkdir()  # one call of the kernel, so no interrupt comes between
+        folder.joinpath("started").mkdir()
         keeper = ["sh", "-c", KEEPER, "sh", str(folder), *command]
         spawn = functools.partial(
             os.posix_spawn,
@@ -180,7 +179,7 @@ class LocalBackend:
                 # No interrupt can come between the spawning and the noting: it is all C. (Nor is it a Popen, which
                 # complains when an interrupt parts it from its owner.)
                 pids = map(spawn, ("/bin/sh",), (keeper,), (environment,))
-                self._keepers.update(zip((container_id,), pids))
+                self._keepers.update(zip((container_id,), pids, strict=True))
             except OSError as error:
                 raise EngineError(f"The agent can't be started: {error}") from error
 
@@ -196,14 +195,13 @@ class LocalBackend:
 
     def remove(self, container_id: str) -> None:
         folder = self._folder / container_id
-        with self._lock:
-            end = self._ends.pop(container_id, None)
-            self._commands.pop(container_id, None)
-            keeper = self._keepers.pop(container_id, None)
+        end = self._ends.pop(container_id, None)
+        ours = self._commands.pop(container_id, None) is not None
+        keeper = self._keepers.pop(container_id, None)
         if end is not None:
             end.close()
-        if keeper is None and not folder.joinpath("started").exists():
-            _discard(folder)
+        if keeper is None and (ours or not folder.joinpath("started").exists()):
+            _discard(folder)  # it never ran
             return
         # If the stream has ended the agent is going already; else, or when it has very much to end, it goes like this.
         if not _gone(folder, 0.3 if keeper is not None else 0.0):
@@ -219,14 +217,13 @@ class LocalBackend:
                 os.waitpid(keeper, 0)
 
     def close(self) -> None:
-        with self._lock:
-            for end in self._ends.values():
-                end.close()
-            self._ends.clear()
-            for keeper in self._keepers.values():  # of sessions that were dropped or lost: they have ended by now
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(keeper, os.WNOHANG)
-            self._keepers.clear()
+        for end in self._ends.values():
+            end.close()
+        self._ends.clear()
+        for keeper in self._keepers.values():  # of sessions that were dropped or lost: they have ended by now
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(keeper, os.WNOHANG)
+        self._keepers.clear()
 
     def _status(self, folder: Path) -> ContainerStatus | None:
         if folder.name.endswith(".gone"):
@@ -271,7 +268,7 @@ def _discard(folder: Path) -> None:
     gone = folder.with_name(folder.name + ".gone")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(gone)
-        shutil.rmtree(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _kill_tree(root: int) -> None:

@@ -147,8 +147,10 @@ class PodmanApi:
     def inspect(self, container: str) -> ContainerStatus | None:
         with self._call("inspect", container) as client:
             response = client.get(f"containers/{container}/json")
-            # 500 when it goes in the midst of the answer.
-            gone = response.status_code >= 400 and client.get(f"containers/{container}/exists").status_code == 404
+            # 500 when it goes in the midst of the answer. A 404 is not asked about again: it may be made meanwhile.
+            gone = response.status_code == 404 or (
+                response.status_code >= 400 and client.get(f"containers/{container}/exists").status_code == 404
+            )
             return None if gone else status(_json(response))
 
     def list(self, labels: Mapping[str, str]) -> Sequence[ContainerStatus]:

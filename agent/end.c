@@ -66,7 +66,7 @@ void end_begin(struct agent *agent, struct channel *channel, uint8_t reason, uin
     int64_t deadline = now + (int64_t)grace_ms * 1000;
     if (channel->stage == END_NONE) {
         channel->slot->ending = 1;
-        signal_group(channel, SIGTERM);
+        /* Once each: programs take a second one for impatience, and shells run their trap twice. */
         tree_walk(agent, channel->supervisor, SIGTERM);
         channel->stage = END_GRACE;
         channel->deadline_us = deadline;

@@ -29,12 +29,13 @@ from sandboxkit.streams import SocketStream
 
 from . import _binary
 from ._cgroups import Controllers, Group, Values, find_controllers
+from ._descriptor import Descriptor
 from ._limits import Fallback, sizes_for
 from ._paths import extra_folders
 from ._privilege import SETUP_CAPABILITIES, is_privileged, mapping_for
 from ._process import Process, Record, Start, end_all, records
 from ._rootfs import ROOTFS, Root, open_root
-from ._view import User, View, default_path, host_path, memory_file, user_named
+from ._view import User, View, default_path, host_path, user_named
 
 __all__ = ["BubblewrapBackend"]
 
@@ -59,26 +60,35 @@ _NAMESPACES = (
 )
 
 
-class _Stream(SocketStream):
-    """The agent's socket; what bubblewrap and the agent have to say is in a file in memory."""
+class _Errors(Descriptor):
+    """A file in memory for what bubblewrap and the agent have to say."""
 
-    def __init__(self, sock: socket.socket, errors: int) -> None:
+    def __init__(self) -> None:
+        super().__init__(os.memfd_create, "sandboxkit", os.MFD_CLOEXEC)
+
+    def last(self, size: int) -> str:
+        """The end of what was said."""
+        if self.closed:
+            return ""
+        start = max(os.fstat(self.fileno()).st_size - size, 0)
+        return os.pread(self.fileno(), size, start).decode("utf-8", "replace").strip()
+
+
+class _Stream(SocketStream):
+    """The agent's socket, and what is said beside it."""
+
+    def __init__(self, sock: socket.socket, errors: _Errors) -> None:
         super().__init__(sock)
-        self._errors: int | None = errors
+        self._errors = errors
 
     def diagnostics(self) -> str:
         """See ByteStream.diagnostics."""
-        if self._errors is None:
-            return ""
-        size = os.fstat(self._errors).st_size
-        return os.pread(self._errors, 8192, max(size - 8192, 0)).decode("utf-8", "replace").strip()
+        return self._errors.last(8192)
 
     def close(self) -> None:
         """See ByteStream.close."""
         super().close()
-        errors, self._errors = self._errors, None
-        if errors is not None:
-            os.close(errors)
+        self._errors.close()
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -92,7 +102,7 @@ class _Container:
     root: Root | None = None
     group: Group | None = None
     end: socket.socket | None = None
-    errors: int | None = None
+    errors: _Errors | None = None
     process: Process | None = None
 
     @property
@@ -105,9 +115,7 @@ class _Container:
         for end in (self.end, self.name_lock):
             if end is not None:
                 end.close()
-        if self.errors is not None:
-            os.close(self.errors)
-            self.errors = None
+        self.errors = None
         if self.root is not None:
             self.root.close()
         if self.group is not None:
@@ -194,8 +202,8 @@ class BubblewrapBackend:
         """See Backend.attach."""
         container = self._container(container_id)
         ours, container.end = socket.socketpair()
-        container.errors = memory_file(b"")
-        return _Stream(ours, os.dup(container.errors))
+        container.errors = _Errors()
+        return _Stream(ours, container.errors)
 
     def start(self, container_id: str) -> None:
         """See Backend.start."""
@@ -205,14 +213,13 @@ class BubblewrapBackend:
         view = View()
         try:
             start = self._start(container, view)
-            container.process = Process(start, container.end.fileno(), container.errors, self._timeout)
+            container.process = Process(start, container.end.fileno(), container.errors.fileno(), self._timeout)
         except OSError as error:
             raise EngineError(f"The sandbox can't be started: {error}") from error
         finally:
             view.close()
-            # Both are the sandbox's alone from here on: its end must show as the end of the stream.
+            # The sandbox's alone from here on: its end must show as the end of the stream.
             container.end.close()
-            os.close(container.errors)
             container.end = container.errors = None
 
     def inspect(self, container_id: str) -> ContainerStatus:

@@ -220,10 +220,17 @@ class _Child:
 
 
 def _pipe(owner: contextlib.ExitStack) -> tuple[int, int]:
-    ends = os.pipe2(os.O_CLOEXEC)
-    for end in ends:
-        owner.callback(os.close, end)
-    return ends
+    # Owned before it is there: Ctrl-C can't come between the two.
+    made: list[tuple[int, int]] = []
+    owner.callback(_close_pipes, made)
+    made.extend(map(os.pipe2, (os.O_CLOEXEC,)))
+    return made[0]
+
+
+def _close_pipes(made: list[tuple[int, int]]) -> None:
+    for ends in made:
+        for end in ends:
+            os.close(end)
 
 
 def _readable(descriptor: int, seconds: float) -> bool:

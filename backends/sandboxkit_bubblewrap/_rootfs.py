@@ -23,6 +23,7 @@ import attrs
 
 from sandboxkit.errors import ConfigError, EngineError
 
+from ._descriptor import Descriptor
 from ._elf import missing_loader
 from ._unpack import unpack
 
@@ -38,13 +39,12 @@ class Root:
     """A root filesystem that stays as long as this is not closed."""
 
     folder: Path
-    _lock: int | None = None
+    _lock: Descriptor | None = None
 
     def close(self) -> None:
         """Idempotent."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        if self._lock is not None:
+            self._lock.close()
 
 
 def open_root(image: str) -> Root:
@@ -146,19 +146,15 @@ def _is_current(entry: Path) -> bool:
 
 def _is_held(entry: Path) -> bool:
     try:
-        os.close(_lock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        _lock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB).close()
     except BlockingIOError:
         return True
     return False
 
 
-def _lock(entry: Path, how: int) -> int:
-    descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, how)
-    except BaseException:
-        os.close(descriptor)
-        raise
+def _lock(entry: Path, how: int) -> Descriptor:
+    descriptor = Descriptor(os.open, entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, how)
     return descriptor
 
 

@@ -13,7 +13,7 @@ from sandboxkit.backend import AGENT_FOLDER, WORKSPACE_FOLDER
 
 from ._paths import is_below, program_folders
 
-__all__ = ["Sizes", "User", "View", "default_path", "host_path", "memory_file", "user_named"]
+__all__ = ["Sizes", "User", "View", "default_path", "host_path", "user_named"]
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Folders that a merged host has as links into /usr, and others as folders.
@@ -176,35 +176,30 @@ class View:
 
     def make_file(self, path: str, content: bytes) -> None:
         """A file of the sandbox's own, read-only as everything around it."""
-        self._file(path, memory_file(content))
+        self._file(path, self._memory_file(content))
 
     def _copy(self, path: str) -> None:
         try:
-            self._file(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            # `map` calls and `extend` keeps with no bytecode between, where Ctrl-C could lose the descriptor.
+            self.descriptors.extend(map(os.open, (path,), (os.O_RDONLY | os.O_CLOEXEC,)))
         except OSError:  # not there, or not for this user to read
             return
+        self._file(path, self.descriptors[-1])
+
+    def _memory_file(self, content: bytes) -> int:
+        # A descriptor to read `content` from.
+        self.descriptors.extend(map(os.memfd_create, ("sandboxkit",), (os.MFD_CLOEXEC,)))
+        view, descriptor = memoryview(content), self.descriptors[-1]
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
 
     def _file(self, path: str, descriptor: int) -> None:
-        self.descriptors.append(descriptor)
         self.add("--perms", "0644", "--file", str(descriptor), path)
 
     def sealed(self) -> Iterator[str]:
         """The arguments for bwrap's command line: all the others in a file, so that no list of processes shows them."""
         self.add("--remount-ro", "/")
-        descriptor = memory_file(b"".join(os.fsencode(argument) + b"\0" for argument in self.arguments))
-        self.descriptors.append(descriptor)
+        descriptor = self._memory_file(b"".join(os.fsencode(argument) + b"\0" for argument in self.arguments))
         yield from ("--args", str(descriptor))
-
-
-def memory_file(content: bytes) -> int:
-    """A descriptor to read `content` from."""
-    descriptor = os.memfd_create("sandboxkit", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -104,7 +104,7 @@ class Terminals(Suite):
 
     def test_resize_is_told_to_the_command(self, session: Session) -> None:
         """`resize(rows, cols)`: SIGWINCH, and the new size is in force."""
-        text = "trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.01; done"
+        text = "sleep 100000 & trap 'stty size; kill $!; exit 3' WINCH; echo ready; wait"
         with script(session, text, tty=True) as stream:
             assert output([next(stream)])[0] == b"ready\r\n"
             stream.resize(11, 222)

@@ -82,7 +82,7 @@ class KeyboardInterrupts(HostProcess):
     def test_ctrl_c_while_the_grace_runs_ends_it(self, session: Session) -> None:
         """The tree is killed, whatever else was going on."""
         path = fresh()
-        script = "trap 'echo $$ >\"$1\"' TERM; while :; do sleep 0.01; done"
+        script = "sleep 100000 & trap 'echo $$ >\"$1\"' TERM; wait; exec sleep 100000"
         with interrupts() as interrupt:
             interrupt.when(lambda: read(session, path), "SIGTERM has come")
             with Stopwatch() as watch, pytest.raises(KeyboardInterrupt):

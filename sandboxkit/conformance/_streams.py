@@ -180,7 +180,7 @@ class Streams(Suite):
 
     def test_a_kill_cuts_the_grace_of_a_timeout_short(self, session: Session) -> None:
         """PROTOCOL 5.4: a KILL during the grace of another end shortens it."""
-        text = "exec 2>/dev/null; trap 'echo term' TERM; while :; do sleep 0.01; done"
+        text = "sleep 100000 & trap 'echo term' TERM; wait; exec sleep 100000"
         with script(session, text, timeout=0.2, kill_grace=60) as stream:
             event = next(stream)
             assert isinstance(event, StdoutEvent)

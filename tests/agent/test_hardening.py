@@ -138,7 +138,7 @@ def test_it_becomes_the_user_it_is_told_to(binary: Path, start_agent: StartAgent
 
 PARENT = """
 import subprocess, sys, time
-print(subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE).pid, flush=True)
+print(subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL).pid, flush=True)
 time.sleep(60)
 """
 

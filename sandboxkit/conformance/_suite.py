@@ -108,7 +108,6 @@ class Suite:
 
     @property
     def backend(self) -> Backend:
-        self.rig.asked = True
         return self.rig.backend
 
     @property
@@ -203,15 +202,12 @@ class Rig:
         self._shared: dict[str, Session] = {}
         self._own: list[Session] = []
         self._before: Held | None = None
-        self.asked = True
-        """Whether the test had to do with the engine: else its containers need not be listed again."""
 
     def limits(self, **changes: Any) -> Limits:
         enforced = {"memory", "pids"} <= self.backend.info().enforceable
         return Limits(**{"allow_unenforced": not enforced, **changes})
 
     def sandbox(self, image: str, **options: Any) -> Sandbox:
-        self.asked = True
         labels = {RUN_LABEL: RUN, **options.pop("labels", {})}
         options.setdefault("limits", self.limits())
         options.setdefault("pull", "never")
@@ -233,8 +229,7 @@ class Rig:
     def begin_test(self) -> None:
         self.shared("shell")
         if self._before is None:
-            self._before = self._held(None)
-        self.asked = False
+            self._before = self._held()
 
     def end_test(self) -> None:
         own, self._own = self._own, []
@@ -257,7 +252,7 @@ class Rig:
         self._shared.clear()
         self._own.clear()
         gc.collect()
-        held = self._held(None)
+        held = self._held()
         self.backend.close()
         assert not held.containers, f"containers are left over: {sorted(held.containers)}"
         assert not held.leftovers, f"left over on the engine: {sorted(held.leftovers)}"
@@ -268,7 +263,7 @@ class Rig:
         problems: list[str] = []
 
         def clean() -> bool:
-            problems[:] = self._held(None if self.asked else before).against(before)
+            problems[:] = self._held().against(before)
             return not problems
 
         if clean():
@@ -282,17 +277,14 @@ class Rig:
                 self._before = None
         assert not problems, "the test left something behind: " + "; ".join(problems)
 
-    def _held(self, known: Held | None) -> Held:
-        """`known`: what the engine holds, if that can't have changed."""
+    def _held(self) -> Held:
         files, sockets = open_files()
         commands = 0
         if Trait.OWN_PROCESSES in self._suite.traits and "shell" in self._shared:
             commands = command_count(self._shared["shell"])
         return Held(
-            containers=frozenset(s.name for s in self.backend.list({RUN_LABEL: RUN}))
-            if known is None
-            else known.containers,
-            leftovers=frozenset(self._suite.leftovers(self.backend)) if known is None else known.leftovers,
+            containers=frozenset(status.name for status in self.backend.list({RUN_LABEL: RUN})),
+            leftovers=frozenset(self._suite.leftovers(self.backend)),
             files=tuple(files),
             sockets=sockets,
             children=frozenset(children()),

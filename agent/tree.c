@@ -166,11 +166,16 @@ void tree_open(struct agent *agent) {
     agent->children_files = access(path, R_OK) == 0;
 }
 
-/* Signals (unless 0) every descendant of `root`; they are in agent->walked afterwards. Returns how many. */
+/*
+ * Signals (unless 0) every descendant of `root`; they are in agent->walked afterwards. Returns how many. SIGTERM is sent
+ * when all are found: a process may end by it at once, and its children would be nobody's in the midst of the walk.
+ */
 size_t tree_walk(struct agent *agent, pid_t root, int signal) {
     struct walk walk = {.pids = agent->walked};
     add_children_any(agent, &walk, root);
-    descend(agent, &walk, signal);
+    descend(agent, &walk, signal == SIGTERM ? 0 : signal);
+    for (size_t i = 0; signal == SIGTERM && i < walk.count; i++)
+        send_signal(walk.pids[i], signal);
     return walk.count;
 }
 

@@ -60,6 +60,14 @@ class Timeouts(Suite):
         assert result.timed_out
         assert sorted(result.stdout.splitlines()) == ["child", "leader"]
 
+    def test_children_of_a_leader_that_ends_by_sigterm_get_it_too(self, session: Session) -> None:
+        """The leader may be gone before its children are looked for: they must not sit out the grace. Tried often."""
+        with Stopwatch() as watch:
+            for _ in range(30):
+                result = sh(session, "sleep 100000 & trap 'exit 3' TERM; wait", timeout=0.02, kill_grace=60)
+                assert result.timed_out
+        assert watch.seconds < 30 * allowed(0.1)
+
     def test_what_ignores_sigterm_is_killed_after_the_grace(self, session: Session) -> None:
         """Never later than timeout + kill_grace + 50 ms; and not before the grace."""
         with Stopwatch() as watch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import warnings
 from collections.abc import Iterator
 
@@ -47,7 +48,9 @@ def run(pytester: pytest.Pytester, *tests: str) -> dict[str, set[str]]:
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
     plugins = ("cacheprovider", "hypothesispytest", "xdist", "timeout", "randomly")
     options = [option for plugin in plugins for option in ("-p", f"no:{plugin}")]
-    record = pytester.inline_run(*options, "-q", *(f"{path}::TestOnly::{test}" for test in tests))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(pytester.path))  # where what a broken library leaves is thrown away
+        record = pytester.inline_run(*options, "-q", *(f"{path}::TestOnly::{test}" for test in tests))
     failed: dict[str, set[str]] = {}
     for report in record.getreports("pytest_runtest_logreport"):
         assert isinstance(report, pytest.TestReport)

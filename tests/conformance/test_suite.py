@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,9 @@ def run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
     pytester.makepyfile(test_only=HEAD + body)
     pytester.makeini("[pytest]\nxfail_strict = true\n")
     plugins = ("cacheprovider", "hypothesispytest", "xdist", "timeout", "randomly")
-    return pytester.runpytest_inprocess(*(option for plugin in plugins for option in ("-p", f"no:{plugin}")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(pytester.path))  # where what a leaky test leaves is thrown away
+        return pytester.runpytest_inprocess(*(option for plugin in plugins for option in ("-p", f"no:{plugin}")))
 
 
 LEAKS = {

@@ -12,7 +12,7 @@ import copy
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ._decoder import Decoder
@@ -32,6 +32,7 @@ from ._frames import (
     encode_resize,
     encode_u32,
 )
+from ._tunnels import Tunnels
 from .backend import ByteStream
 from .errors import EngineError, SandboxError, SessionDestroyedError, SessionLostError
 
@@ -213,6 +214,7 @@ class Connection:
         self._table = threading.Lock()
         self.credit_lock = threading.Lock()
         self._channels: dict[int, Channel] = {}
+        self.tunnels = Tunnels(self)
         self._next = 1
         self._decoder = Decoder(self)
         self._hello: Hello | None = None
@@ -248,10 +250,7 @@ class Connection:
         with self._table:
             if len(self._channels) >= limit:
                 return False
-            if self._next > MAX_CHANNEL:
-                raise SessionLostError("This session has run 2,147,483,647 commands. Create a new one.")
-            channel.id = self._next
-            self._next += 1
+            channel.id = self._new_number()
             frame = encode_exec(channel.id, request)
             if early_input is not None:
                 size = min(len(early_input), channel.input_credit)
@@ -273,6 +272,18 @@ class Connection:
             channel.finish(self.lost)  # the reader may have ended before the channel was in the table
         return True
 
+    def _new_number(self) -> int:
+        number, self._next = self._next, self._next + 1
+        if number > MAX_CHANNEL:
+            raise SessionLostError("This session has run 2,147,483,647 commands. Create a new one.")
+        return number
+
+    def send_opening(self, opening: Callable[[int], bytes]) -> None:
+        """Send the frame that opens the channel of the number it is given; called once it is certain to be used."""
+        self.raise_if_unusable()
+        with self._table:
+            self.send(opening(self._new_number()))
+
     @property
     def open_channels(self) -> Sequence[Channel]:
         """Those of commands that run, at this moment."""
@@ -282,7 +293,7 @@ class Connection:
         """Send a CONFIGURE (§3.2); called once at most, before the first command."""
         self.send(encode_configure(settings))
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes | memoryview) -> None:
         """Send a whole frame. SessionLostError when the stream is broken."""
         self.raise_if_unusable()
         try:
@@ -290,6 +301,11 @@ class Connection:
                 self._send_locked(frame, [])
         finally:
             self._flush_later()
+
+    def send_quietly(self, frame: bytes | memoryview) -> None:
+        """`send`, when there is nobody to be told that the session is over."""
+        with contextlib.suppress(SandboxError):
+            self.send(frame)
 
     def send_later(self, frame: bytes) -> None:
         """Send without ever blocking on the lock: now if it is free, else when its holder is done."""
@@ -321,7 +337,7 @@ class Connection:
                 if sent:
                     self._later.popleft()
 
-    def _send_locked(self, frame: bytes, sent: list[int]) -> None:
+    def _send_locked(self, frame: bytes | memoryview, sent: list[int]) -> None:
         # Python runs signal handlers between bytecodes, so `n = send(x)` can send and then lose n to a
         # KeyboardInterrupt. `extend` and `map` call the socket's C method and store its count with no bytecode between:
         # `sent` is always true. A frame that Ctrl-C cut is completed by whoever sends next: the command's KILL does.
@@ -375,6 +391,7 @@ class Connection:
         self.lost = error
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
+        self.tunnels.join(_PATIENCE)
         if not self._thread.is_alive():
             held: list[bool] = []
             try:  # senders leave at once, unless this is a signal handler on top of one
@@ -428,6 +445,7 @@ class Connection:
         for number, channel in self._channels.copy().items():
             channel.finish(self.lost)
             self._channels.pop(number, None)
+        self.tunnels.finish_all(self.lost)
         self._hello_changed.set()
         self.ended.set()
 

@@ -17,6 +17,8 @@ from ._frames import (
     Stream,
     parse_u32,
 )
+from ._tunnels import HANDLERS as TUNNEL_HANDLERS
+from ._tunnels import Tunnel
 
 if TYPE_CHECKING:
     from ._channel import Channel, Connection
@@ -34,7 +36,7 @@ class Decoder:
         self._type = 0
         self._flags = 0
         self._number = 0
-        self._target: Channel | None = None  # of the current DATA frame
+        self._target: Channel | Tunnel | None = None  # of the current DATA frame
         self._payload = bytearray()
         self._greeted = False
 
@@ -78,6 +80,11 @@ class Decoder:
         self._left, self._number, self._type, self._flags = length, number, kind, flags
         self._target = None
         if kind == FrameType.DATA:
+            tunnel = self._connection.tunnels.find(number)
+            if tunnel is not None:
+                tunnel.expect(flags, length)
+                self._target = tunnel
+                return
             if flags not in (Stream.STDOUT, Stream.STDERR):
                 raise ProtocolError(f"output on stream {flags}")
             channel = self._connection.channel(number)
@@ -89,6 +96,9 @@ class Decoder:
 
     def _dispatch(self, payload: bytes) -> None:
         kind, number = self._type, self._number
+        if kind == FrameType.EOF:
+            self._connection.tunnels.eof(number, self._flags, payload)
+            return
         handler = _HANDLERS.get(kind)
         if handler is None:
             raise ProtocolError(f"a frame of unknown type {kind:#04x}")
@@ -115,6 +125,10 @@ def _on_started(connection: Connection, number: int, payload: bytes) -> None:
 
 
 def _on_window(connection: Connection, number: int, payload: bytes) -> None:
+    tunnel = connection.tunnels.find(number)
+    if tunnel is not None:
+        connection.tunnels.window(tunnel, parse_u32(payload))
+        return
     channel = connection.channel(number)
     with connection.credit_lock:
         channel.input_credit += parse_u32(payload)
@@ -129,7 +143,11 @@ def _on_exit(connection: Connection, number: int, payload: bytes) -> None:
 
 
 def _on_error(connection: Connection, number: int, payload: bytes) -> None:
-    connection.finished(number, Refusal.parse(payload))
+    tunnel = connection.tunnels.find(number)
+    if tunnel is not None:
+        connection.tunnels.refused(tunnel, Refusal.parse(payload))
+    else:
+        connection.finished(number, Refusal.parse(payload))
 
 
 _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
@@ -139,4 +157,5 @@ _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
     FrameType.WINDOW: _on_window,
     FrameType.EXIT: _on_exit,
     FrameType.ERROR: _on_error,
+    **TUNNEL_HANDLERS,
 }

@@ -62,6 +62,11 @@ class FrameType(enum.IntEnum):
     EXIT = 0x16
     ERROR = 0x17
     RESIZE = 0x18
+    CONNECT = 0x40
+    LISTEN = 0x41
+    OPENED = 0x42
+    ACCEPTED = 0x43
+    CLOSED = 0x44
 
 
 class Stream(enum.IntEnum):
@@ -90,6 +95,7 @@ class RefusalCode(enum.IntEnum):
     BUSY = 3
     CWD = 4
     INTERNAL = 5
+    ADDRESS = 6
 
 
 def encode(kind: FrameType, channel: int, payload: bytes | memoryview = b"", flags: int = 0) -> bytes:

@@ -1,0 +1,214 @@
+"""What listens for others in the relay's thread: on the host for the sandbox's servers, in the sandbox for one of the host's."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Final
+
+from ._channel import Latch
+from ._pump import Pump
+from ._relay import Relay, Watch, close_socket
+from ._tunnels import Address, End, Tunnel
+from .errors import SandboxError
+
+__all__ = ["MAX_CONNECTIONS", "ForwardServer", "ServiceExposer"]
+
+MAX_CONNECTIONS: Final = 256
+"""Connections of one forward or exposed service at a time; further ones wait in the kernel's backlog."""
+
+_TURN: Final = 32  # connections accepted before others have their turn
+_SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE: Final = 0.1  # seconds without accepting when the process has no descriptor left
+
+
+class _Owner:
+    """What the two have in common: they own pumps, and end once, from any thread."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._pumps: dict[Pump, None] = {}
+        self._closed = Latch()
+        self._is_closed = False
+        self._counted = 0
+        self._to_sandbox = 0
+        self._from_sandbox = 0
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """Connections so far, bytes to the sandbox, bytes from it."""
+        pumps = tuple(self._pumps.copy())
+        return (
+            self._counted,
+            self._to_sandbox + sum(pump.bytes_to_sandbox for pump in pumps),
+            self._from_sandbox + sum(pump.bytes_from_sandbox for pump in pumps),
+        )
+
+    def close(self, timeout: float) -> None:
+        """Any thread: afterwards nothing is accepted and every connection is closed, unless it takes longer."""
+        self._relay.post(lambda: self.end(None))
+        if not self._relay.here and self._relay.ended is None:
+            self._closed.wait(timeout)
+            self._closed.set()
+
+    def end(self, error: SandboxError | None) -> None:
+        """See Owner."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._close_listener()
+        for pump in tuple(self._pumps):
+            pump.reset()
+        self._relay.release(self)
+        self._closed.set()
+
+    def _close_listener(self) -> None:
+        raise NotImplementedError
+
+    def _add(self, sock: socket.socket, *, connected: bool) -> Pump:
+        pump = Pump(self._relay, sock, self._done, connected=connected)
+        self._pumps[pump] = None
+        self._counted += 1
+        return pump
+
+    def _done(self, pump: Pump) -> None:
+        self._pumps.pop(pump, None)
+        self._to_sandbox += pump.bytes_to_sandbox
+        self._from_sandbox += pump.bytes_from_sandbox
+
+
+class ForwardServer(_Owner):
+    """A listening socket of the host, each of whose connections gets a tunnel to one address in the sandbox."""
+
+    def __init__(self, relay: Relay, listener: socket.socket, address: Address) -> None:
+        """Owns the socket, which is non-blocking."""
+        super().__init__(relay)
+        self._listener = listener
+        self._address = address
+        self._watch: Watch | None = None
+
+    def start(self) -> None:
+        """Any thread. Raises why not, when the session is over."""
+        self._relay.hold(self)
+        self._relay.post(self._begin)
+
+    def _begin(self) -> None:
+        if not self._is_closed:
+            self._watch = self._relay.watch(self._listener, self._ready)
+            self._watch.want(read=True)
+
+    def _close_listener(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        close_socket(self._listener, abruptly=False)
+
+    def _ready(self, readable: bool, writable: bool) -> None:
+        assert self._watch is not None
+        for _ in range(_TURN):
+            if len(self._pumps) >= MAX_CONNECTIONS:
+                self._watch.want(errors=False)
+                return
+            try:
+                sock, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno in _SCARCE:
+                    self._watch.want(errors=False)
+                    self._relay.call_later(_PAUSE, self._resume)
+                return  # nobody waits any more, or the one that did has gone
+            self._connect(sock)
+
+    def _connect(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        pump = self._add(sock, connected=True)
+        try:
+            pump.start(self._relay.tunnels.connect(self._address, pump))
+        except SandboxError:
+            pump.reset()  # the session is over: its end comes here too
+
+    def _done(self, pump: Pump) -> None:
+        super()._done(pump)
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._watch is not None and not self._is_closed and len(self._pumps) < MAX_CONNECTIONS:
+            self._watch.want(read=True)
+
+
+class ServiceExposer(_Owner):
+    """A listener in the sandbox, each of whose connections is led to one address of the host."""
+
+    def __init__(self, relay: Relay, family: int, address: tuple[str, int]) -> None:
+        super().__init__(relay)
+        self._family = family
+        self._address = address
+        self._tunnel: Tunnel | None = None
+        self.answered = Latch()
+        self.port: int | None = None
+        self.outcome: End | None = None  # why it does not listen (any more)
+
+    def start(self, port: int) -> None:
+        """Any thread: `answered` is set when `port` or `outcome` is there. Raises why not, when the session is over."""
+        self._relay.hold(self)
+        self._relay.post(lambda: self._begin(port))
+
+    def _begin(self, port: int) -> None:
+        if self._is_closed:
+            return
+        try:
+            self._tunnel = self._relay.tunnels.listen(port, _ExposerSink(self))
+        except SandboxError as error:
+            self.failed(error)
+
+    def _close_listener(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.reset()
+        self.answered.set()
+
+    def _lead(self, tunnel: Tunnel) -> None:
+        if self._is_closed or len(self._pumps) >= MAX_CONNECTIONS:
+            tunnel.reset()
+            return
+        try:
+            sock = socket.socket(self._family, socket.SOCK_STREAM)
+        except OSError:
+            tunnel.reset()
+            return
+        sock.setblocking(False)
+        code = sock.connect_ex(self._address)
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            tunnel.reset()
+            return
+        pump = self._add(sock, connected=code == 0)
+        tunnel.accept(pump)
+        pump.start(tunnel)
+
+    # The reader thread.
+
+    def bound(self, port: int) -> None:
+        """It listens."""
+        self.port = port
+        self.answered.set()
+
+    def led(self, tunnel: Tunnel) -> None:
+        """A connection came."""
+        self._relay.post(lambda: self._lead(tunnel))
+
+    def failed(self, end: End) -> None:
+        """It does not listen, or no longer."""
+        self.outcome = end
+        self.answered.set()
+
+
+class _ExposerSink:
+    def __init__(self, exposer: ServiceExposer) -> None:
+        self._exposer = exposer
+
+    def listening(self, port: int) -> None:
+        self._exposer.bound(port)
+
+    def accepted(self, tunnel: Tunnel) -> None:
+        self._exposer.led(tunnel)
+
+    def closed(self, end: End) -> None:
+        self._exposer.failed(end)

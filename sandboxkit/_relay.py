@@ -1,0 +1,442 @@
+"""The relay: one thread a session that moves bytes between sockets of the host and tunnels into the sandbox.
+
+For code that builds on it, such as a proxy for connections that the sandbox makes, this is the seam:
+
+- `Relay.hold()` starts the thread; `Relay.release()` says that it is no longer needed. An `Owner` that is added is told
+  when the session ends.
+- `connection.tunnels.listen(port, ListenerSink)` listens inside; `Conduit(relay, tunnel, handler)` takes a connection
+  that came there. Its `handler` (`ConduitHandler`) is called with what the sandbox sends, and `send`, `send_eof`,
+  `reset`, `pause` and `resume` answer. `_pump.Pump` couples a tunnel with a socket instead, at full speed.
+- `Relay.watch(sock, ready)` waits for any non-blocking socket, in the direction that its user wants at the moment (a TLS
+  handshake that wants to write sets `write`); `Relay.call_later` is a timer.
+- `Relay.post` is the one way in from other threads.
+
+Everything is called in the relay's thread, one call at a time, but what says otherwise. Nothing called there may block:
+no name is resolved and no lock is held for long. What a callback raises goes to `threading.excepthook`; the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import heapq
+import itertools
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ._frames import HEADER, MAX_PAYLOAD
+from ._tunnels import End, Tunnel, Tunnels
+from .errors import SandboxError, SessionDestroyedError
+
+__all__ = ["Conduit", "ConduitHandler", "Owner", "Relay", "Timer", "Watch", "close_socket"]
+
+_ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
+
+_everyone: weakref.WeakSet[Relay] = weakref.WeakSet()
+
+
+class Owner(Protocol):
+    """Whoever has sockets or listeners in a relay."""
+
+    def end(self, error: SandboxError | None) -> None:
+        """Close everything, without waiting: the session has ended with `error`. May be called twice."""
+
+
+class ConduitHandler(Protocol):
+    """What a connection from inside the sandbox leads to."""
+
+    def received(self, data: bytes) -> None:
+        """The next bytes; not called while paused. What it does not want to hold it `pause`s."""
+
+    def received_eof(self) -> None:
+        """No more will be received; it can be sent to still."""
+
+    def writable(self) -> None:
+        """`send` took less than it was given, and takes more now."""
+
+    def closed(self, end: End) -> None:
+        """The last call, whoever ended it."""
+
+
+class Watch:
+    """A socket that is waited for. `ready(readable, writable)` is called; an error or hang-up is both."""
+
+    __slots__ = ("_interest", "_ready", "_relay", "sock")
+
+    def __init__(self, relay: Relay, sock: socket.socket, ready: Callable[[bool, bool], None]) -> None:
+        self._relay = relay
+        self._ready = ready
+        self._interest: int | None = None  # as the kernel has it; 0 is errors and hang-ups alone
+        self.sock = sock
+
+    def want(self, *, read: bool = False, write: bool = False, errors: bool = True) -> None:
+        """From now on wait for these. With neither, for errors and hang-ups, unless `errors` is False: for nothing."""
+        interest: int | None = (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
+        if not interest and not errors:
+            interest = None
+        if interest != self._interest:
+            self._relay._set_interest(self, self._interest, interest)
+            self._interest = interest
+
+    def close(self) -> None:
+        """Wait for it no more; the socket stays open. May be called twice."""
+        self.want(errors=False)
+
+    def happened(self, events: int) -> None:
+        """The relay: epoll has reported it."""
+        if self._interest is None:
+            return  # closed earlier in the same round
+        wrong = bool(events & _ALWAYS)
+        self._ready(bool(events & select.EPOLLIN) or wrong, bool(events & select.EPOLLOUT) or wrong)
+
+
+class Timer:
+    """A call that is due later."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        """It is not called. May be called twice, and after it was."""
+        self.call = None
+
+
+class Relay:
+    """See the module. Made with its session; its thread runs while someone holds it, until the session ends."""
+
+    def __init__(self, tunnels: Tunnels) -> None:
+        self.tunnels = tunnels
+        self.buffer = memoryview(bytearray(HEADER.size + MAX_PAYLOAD))  # for Tunnel.send_framed, in one callback
+        self.payload = self.buffer[HEADER.size :]
+        self.ended: SandboxError | None = None
+        self._pid = os.getpid()
+        self._posted: deque[Callable[[], object]] = deque()
+        self._owners: dict[Owner, None] = {}
+        self._watches: dict[int, Watch] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._holders = 0
+        self._starting = threading.RLock()  # a signal handler may start something amid a start
+        self._thread: threading.Thread | None = None
+        self._epoll: select.epoll | None = None
+        self._wake: socket.socket | None = None
+        self._woken: socket.socket | None = None
+        tunnels.companion = self
+
+    # Any thread.
+
+    def hold(self, owner: Owner | None = None) -> None:
+        """Run the thread until `release`; `owner` is told of the session's end. Raises why not, if the session is over."""
+        if os.getpid() != self._pid:
+            raise SessionDestroyedError(
+                "This session belongs to the parent of this forked process. Create a session in this process."
+            )
+        with self._starting:
+            if self.ended is not None:
+                raise copy.copy(self.ended)
+            if owner is not None:
+                self._owners[owner] = None
+            self._holders += 1
+            if self._thread is None:
+                self._open()
+                self._thread = threading.Thread(target=self._run, name="sandboxkit-relay", daemon=True)
+                self._thread.start()
+
+    def release(self, owner: Owner | None = None) -> None:
+        """Undo one `hold`; the thread ends when nobody holds it and no socket is watched."""
+        with self._starting:
+            if owner is not None:
+                self._owners.pop(owner, None)
+            self._holders -= 1
+        self._rouse()
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Call it in the relay's thread, soon. Never blocks, takes no lock; when the session is over it may be dropped."""
+        self._posted.append(call)
+        self._rouse()
+
+    def session_ended(self, error: SandboxError) -> None:
+        """See Companion."""
+        if self.ended is None:
+            self.ended = error
+        self._rouse()
+
+    def join(self, timeout: float) -> None:
+        """See Companion."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and os.getpid() == self._pid:
+            thread.join(timeout)
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the relay's thread."""
+        return threading.current_thread() is self._thread
+
+    def _rouse(self) -> None:
+        wake = self._wake
+        if wake is not None:
+            with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
+                wake.send(b"\0")
+
+    # The relay's thread.
+
+    def watch(self, sock: socket.socket, ready: Callable[[bool, bool], None]) -> Watch:
+        """Wait for a non-blocking socket, as `Watch.want` will say. Closed before the socket is."""
+        return Watch(self, sock, ready)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        """Call it once, after that time."""
+        timer = Timer(call)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
+        return timer
+
+    def _set_interest(self, watch: Watch, old: int | None, new: int | None) -> None:
+        epoll, fd = self._epoll, watch.sock.fileno()
+        if epoll is None or fd < 0:
+            return
+        if new is None:
+            self._watches.pop(fd, None)
+            epoll.unregister(fd)
+        elif old is None:
+            self._watches[fd] = watch
+            epoll.register(fd, new)
+        else:
+            epoll.modify(fd, new)
+
+    def _open(self) -> None:
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._woken.fileno(), select.EPOLLIN)
+        _everyone.add(self)
+
+    def _run(self) -> None:
+        while self.ended is None:
+            if self._may_end():
+                return  # whoever holds it from here on has started another thread
+            self._turn()
+        self._end()
+
+    def _may_end(self) -> bool:
+        if self._holders or self._watches or self._posted or self._timers:
+            return False
+        with self._starting:  # `hold` looks for the thread under it: either it sees none, or we see the holder
+            if self._holders or self._posted:
+                return False
+            self._thread = None
+            self._close()
+            return True
+
+    def _turn(self) -> None:
+        assert self._epoll is not None
+        assert self._woken is not None
+        for fd, events in self._epoll.poll(self._pause()):
+            if fd == self._woken.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                continue
+            watch = self._watches.get(fd)
+            if watch is not None:
+                self._guard(watch.happened, events)
+        self._run_posted()
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            call = heapq.heappop(self._timers)[2].call
+            if call is not None:
+                self._guard(call)
+
+    def _pause(self) -> float:
+        if self._posted:
+            return 0.0
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        return max(self._timers[0][0] - time.monotonic(), 0.0) if self._timers else -1.0
+
+    def _run_posted(self) -> None:
+        for _ in range(len(self._posted)):  # no more: what they post is for the next turn, behind the sockets
+            self._guard(self._posted.popleft())
+
+    def _guard(self, call: Callable[..., object], *args: object) -> None:
+        try:
+            call(*args)
+        except Exception as bug:  # noqa: BLE001 - one connection's trouble is not the others'
+            threading.excepthook(
+                threading.ExceptHookArgs((type(bug), bug, bug.__traceback__, threading.current_thread()))
+            )
+
+    def _end(self) -> None:
+        # The session has ended. Every owner first, so that nothing new begins; then what the end of each tunnel posted.
+        for owner in tuple(self._owners):
+            self._guard(owner.end, self.ended)
+        while self._posted:
+            self._run_posted()
+        for watch in tuple(self._watches.values()):
+            close_socket(watch.sock, abruptly=True)
+        self._owners.clear()
+        self._timers.clear()
+        self._close()
+
+    def _close(self) -> None:
+        epoll, wake, woken = self._epoll, self._wake, self._woken
+        self._epoll = self._wake = self._woken = None
+        self._watches.clear()
+        for end in (epoll, wake, woken):
+            if end is not None:
+                end.close()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the copies of all sockets, which would keep the parent's connections open."""
+        for watch in tuple(self._watches.values()):
+            watch.sock.close()
+        self._close()
+
+
+def _forget_all() -> None:
+    for relay in tuple(_everyone):
+        relay.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def close_socket(sock: socket.socket, *, abruptly: bool) -> None:
+    """Close it; `abruptly`: a TCP peer sees a reset, not an end that looks like one in order."""
+    with contextlib.suppress(OSError):
+        if abruptly:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with contextlib.suppress(OSError):
+        sock.close()
+
+
+class Conduit:
+    """A tunnel whose bytes are for code, not for a socket: see ConduitHandler. It holds a window of bytes at most.
+
+    The relay's thread makes it and calls it.
+    """
+
+    def __init__(self, relay: Relay, tunnel: Tunnel, handler: ConduitHandler) -> None:
+        """Takes the connection."""
+        self._relay = relay
+        self._tunnel = tunnel
+        self._handler = handler
+        self._lock = threading.Lock()
+        self._waiting = bytearray()
+        self._told = False  # a delivery is posted
+        self._eof = False
+        self._eof_told = False
+        self._end: End | None = None
+        self._over = False
+        self._paused = False
+        self._short = False  # send took less than it was given
+        tunnel.accept(_ConduitSink(self))
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Send to the sandbox as much as it takes now, and return how much; when less, `writable` comes."""
+        view, sent = memoryview(data), 0
+        while sent < len(view) and not self._over:
+            size = self._tunnel.send(view[sent:])
+            if not size:
+                self._short = True
+                break
+            sent += size
+        return sent
+
+    def send_eof(self) -> None:
+        """The sandbox's side reads end of file behind what was sent. May be called twice."""
+        self._tunnel.send_eof()
+
+    def reset(self) -> None:
+        """End it at once. May be called twice; only `closed` comes after it."""
+        self._over = True
+        self._tunnel.reset()
+
+    def pause(self) -> None:
+        """No `received` until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """On with it."""
+        if self._paused:
+            self._paused = False
+            self._relay.post(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            self._told = False
+        while not self._paused and not self._over:
+            with self._lock:
+                data = bytes(self._waiting)
+                self._waiting.clear()
+            if not data:
+                break
+            self._tunnel.consumed(len(data))
+            self._handler.received(data)
+        if self._over or isinstance(self._end, SandboxError) or not (self._paused or self._waiting):
+            self._deliver_end()
+
+    def _deliver_end(self) -> None:
+        if self._eof and not self._eof_told and not self._over and not self._waiting:
+            self._eof_told = True
+            self._handler.received_eof()
+        if self._end is not None:
+            end, self._end, self._over = self._end, None, True
+            self._handler.closed(end)
+
+    def _credited(self) -> None:
+        if self._short and not self._over:
+            self._short = False
+            self._handler.writable()
+
+    # The reader thread's side.
+
+    def took(self, chunk: memoryview) -> int:
+        """Bytes came."""
+        with self._lock:
+            self._waiting += chunk
+        self.tell()
+        return 0
+
+    def tell(self, *, eof: bool = False, end: End | None = None) -> None:
+        """Something came that is to be delivered."""
+        with self._lock:
+            self._eof = self._eof or eof
+            self._end = end or self._end
+            told, self._told = self._told, True
+        if not told:
+            self._relay.post(self._deliver)
+
+    def credited(self) -> None:
+        """There is credit again."""
+        if self._short:
+            self._relay.post(self._credited)
+
+
+class _ConduitSink:
+    # The reader thread's calls of a Conduit's tunnel, apart from what the owner of the Conduit calls.
+
+    def __init__(self, conduit: Conduit) -> None:
+        self._conduit = conduit
+
+    def opened(self) -> None:
+        pass
+
+    def received(self, chunk: memoryview) -> int:
+        return self._conduit.took(chunk)
+
+    def received_eof(self) -> None:
+        self._conduit.tell(eof=True)
+
+    def credited(self) -> None:
+        self._conduit.credited()
+
+    def closed(self, end: End) -> None:
+        self._conduit.tell(end=end)

@@ -14,6 +14,7 @@
  *   wire.c request.c text.c   pure helpers
  *   applet*.c    functions in the place of programs: see applet.h
  *   detached.c   without a stream, lifetimes         connect.c     the program's other mode
+ *   tunnel*.c    connections with the host: see tunnel.h
  *   hardening.c  user, capabilities, landlock        denylist.c    seccomp
  *
  * Three kinds of process run this program: the agent itself, a supervisor for each running command, and the command's
@@ -33,6 +34,7 @@
 #include "hardening.h"
 #include "request.h"
 #include "text.h"
+#include "tunnel.h"
 #include "wire.h"
 
 #ifndef AGENT_BUILD
@@ -244,6 +246,7 @@ struct agent {
     uint16_t refusal_head;
     uint16_t refusal_count;
     struct refusal refusals[REFUSALS];
+    struct tunnels tunnels;
     uint16_t free_list[TABLE_SIZE];
     struct channel *active[TABLE_SIZE];
     struct channel table[TABLE_SIZE];

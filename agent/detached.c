@@ -82,6 +82,7 @@ void detached_host_gone(struct agent *agent) {
     agent->detached.attached = false;
     put_host(-1);
     forget_host(agent);
+    tunnels_drop(agent);
     /* Its commands were its own: nobody else can hear of their ends. What they left in the background lives on. */
     for (unsigned i = 0; i < agent->active_count; i++) {
         struct channel *channel = agent->active[i];

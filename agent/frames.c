@@ -33,7 +33,7 @@ static void open_number(struct agent *agent, uint32_t channel) {
  */
 static void act_on_unknown(struct agent *agent, const struct frame *frame) {
     if (frame->channel != 0) {
-        if (table_find(agent, frame->channel) != NULL)
+        if (table_find(agent, frame->channel) != NULL || tunnel_find(agent, frame->channel) != NULL)
             session_broken(agent, "an unknown frame type on an open channel");
         if (frame->channel <= agent->last_channel)
             return;
@@ -68,6 +68,11 @@ static void act_on_window(struct agent *agent, struct channel *channel, const st
 static void act_on_channel(struct agent *agent, const struct frame *frame, const unsigned char *payload) {
     if (frame->channel == 0)
         session_broken(agent, "a command's frame on the session's channel");
+    struct tunnel *tunnel = tunnel_find(agent, frame->channel);
+    if (tunnel != NULL) {
+        tunnel_act(agent, tunnel, frame, payload);
+        return;
+    }
     struct channel *channel = table_find(agent, frame->channel);
     if (channel == NULL)
         return; /* crossed with its EXIT */
@@ -104,6 +109,14 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
         open_number(agent, frame->channel);
         exec_open(agent, frame->channel, payload, frame->length);
         return;
+    case FRAME_CONNECT:
+        open_number(agent, frame->channel);
+        tunnel_connect(agent, frame->channel, payload, frame->length);
+        return;
+    case FRAME_LISTEN:
+        open_number(agent, frame->channel);
+        tunnel_listen(agent, frame->channel, payload, frame->length);
+        return;
     case FRAME_DATA:
     case FRAME_EOF:
     case FRAME_WINDOW:
@@ -116,6 +129,9 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
     case FRAME_STARTED:
     case FRAME_EXIT:
     case FRAME_ERROR:
+    case FRAME_OPENED:
+    case FRAME_ACCEPTED:
+    case FRAME_CLOSED:
         session_broken(agent, "a frame that only the agent may send");
     default:
         act_on_unknown(agent, frame);

@@ -8,7 +8,7 @@
 
 /* Who is waited for, and who is served in which order. Nothing here ever waits but poll. */
 
-#define POLLED_MAX (5u + 4u * TABLE_SIZE)
+#define POLLED_MAX (5u + 4u * TABLE_SIZE + TUNNELS)
 
 struct polled {
     nfds_t count;
@@ -51,6 +51,14 @@ static void watch_channel(struct agent *agent, struct channel *channel, struct p
     feed->poll_at = feed->length > 0 ? watch(polled, feed_descriptor(channel), POLLOUT) : (int16_t)-1;
 }
 
+static void watch_tunnels(struct agent *agent, struct polled *polled) {
+    for (unsigned i = 0; i < agent->tunnels.active_count; i++) {
+        struct tunnel *tunnel = agent->tunnels.active[i];
+        short events = tunnel_events(agent, tunnel);
+        tunnel->poll_at = events != 0 ? watch(polled, tunnel->fd, events) : (int16_t)-1;
+    }
+}
+
 static int timeout_ms(int64_t next) {
     if (next == NEVER)
         return -1;
@@ -72,12 +80,15 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     polled->fds[polled->count++] = (struct pollfd){.fd = detached_waiting(agent), .events = POLLIN};
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
+    watch_tunnels(agent, polled);
     int64_t next = end_next(agent);
     int64_t end = lifetime_next(agent);
     if (end < next)
         next = end;
     if (spawn_next(agent) < next)
         next = spawn_next(agent);
+    if (tunnels_next(agent) < next)
+        next = tunnels_next(agent);
     if (agent->input.stalled && agent->refusal_count < REFUSALS)
         next = 0; /* the answers have gone out: on with the frames behind them */
     if (poll(polled->fds, polled->count, timeout_ms(next)) < 0) {
@@ -116,6 +127,29 @@ static void serve_channels(struct agent *agent, const struct polled *polled) {
     agent->turn++;
 }
 
+/* The same. What it accepts is behind the others and has its first turn in the next round. */
+static void serve_tunnels(struct agent *agent, const struct polled *polled) {
+    struct tunnels *tunnels = &agent->tunnels;
+    unsigned count = tunnels->active_count;
+    for (unsigned i = 0; i < count; i++) {
+        struct tunnel *tunnel = tunnels->active[(i + tunnels->turn) % count];
+        tunnel_serve(agent, tunnel, happened(polled, tunnel->poll_at));
+        if (agent->output.tail - agent->output.head >= OUTPUT_FLUSH)
+            output_flush(&agent->output);
+    }
+    tunnels->turn++;
+}
+
+/* Tunnels and commands go first by turns: whoever comes second may find no room left in the output buffer. */
+static void serve_all(struct agent *agent, const struct polled *polled) {
+    bool tunnels_first = agent->turn % 2 == 1;
+    if (tunnels_first)
+        serve_tunnels(agent, polled);
+    serve_channels(agent, polled);
+    if (!tunnels_first)
+        serve_tunnels(agent, polled);
+}
+
 /*
  * Renders what is owed and writes it, until nothing is left or the host takes no more. In the second case poll reports
  * when it does, and the next round comes back here.
@@ -126,6 +160,7 @@ static void reply_all(struct agent *agent) {
         reply_session(agent);
         for (unsigned i = 0; i < agent->active_count; i++)
             reply_channel(agent, agent->active[i]);
+        tunnels_reply(agent);
         if (output->tail == output->head)
             return;
         output_flush(output);
@@ -160,7 +195,7 @@ _Noreturn void loop_run(struct agent *agent) {
         int64_t now = now_us();
         end_timers(agent, now);
         lifetime_check(agent, now);
-        serve_channels(agent, &polled);
+        serve_all(agent, &polled);
         detached_serve(agent, polled.fds[3].revents != 0, polled.fds[4].revents != 0);
     }
 }

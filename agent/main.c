@@ -206,6 +206,7 @@ static void open_memory(struct agent *agent) {
     agent->output.fd = FD_OUTPUT;
     agent->scratch = map_buffer(SCRATCH_SIZE);
     agent->walked = map_buffer(WALK_MAX * sizeof(pid_t));
+    agent->tunnels.buffers = map_buffer((size_t)TUNNELS * TUNNEL_INPUT);
 }
 
 int main(int argc, char **argv) {
@@ -226,6 +227,7 @@ int main(int argc, char **argv) {
         setup_failed("prctl");
     open_memory(agent);
     table_open(agent);
+    tunnels_open(agent);
     tree_open(agent);
     open_detached(agent, &options);
     harden(agent, &options);

@@ -29,6 +29,11 @@ enum frame_type {
     FRAME_EXIT = 0x16,
     FRAME_ERROR = 0x17,
     FRAME_RESIZE = 0x18,
+    FRAME_CONNECT = 0x40,
+    FRAME_LISTEN = 0x41,
+    FRAME_OPENED = 0x42,
+    FRAME_ACCEPTED = 0x43,
+    FRAME_CLOSED = 0x44,
 };
 
 enum error_code {
@@ -38,6 +43,7 @@ enum error_code {
     ERROR_BUSY = 3,
     ERROR_CWD = 4,
     ERROR_INTERNAL = 5,
+    ERROR_ADDRESS = 6,
 };
 
 enum exit_flag {

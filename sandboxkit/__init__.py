@@ -37,6 +37,7 @@ from .file_results import FileEntry, FileListing, FileProgress, SearchMatch, Sea
 from .files import SessionFiles
 from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, SessionEnded
 from .pool import Pool
+from .ports import Exposed, Forward, SessionPorts
 from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
 from .session import Session, SessionState
@@ -59,12 +60,14 @@ __all__ = [
     "ExecStarted",
     "ExecStream",
     "ExitEvent",
+    "Exposed",
     "FileEntry",
     "FileError",
     "FileListing",
     "FileProgress",
     "FileTooLargeError",
     "FileWritten",
+    "Forward",
     "Hooks",
     "ImageNotFoundError",
     "Lifecycle",
@@ -95,6 +98,7 @@ __all__ = [
     "SessionInfo",
     "SessionLostError",
     "SessionNotFoundError",
+    "SessionPorts",
     "SessionState",
     "Snapshot",
     "StderrEvent",

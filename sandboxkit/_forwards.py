@@ -1,4 +1,4 @@
-"""What listens for others in the relay's thread: on the host for the sandbox's servers, in the sandbox for one of the host's."""
+"""What listens, in the relay's thread: on the host for the sandbox's servers, in the sandbox for one of the host's."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ class _Owner:
         if not self._relay.here and self._relay.ended is None:
             self._closed.wait(timeout)
             self._closed.set()
+
+    def abandon(self) -> bool:
+        """`close` without waiting, for one whose maker was interrupted or failed. False when it was never started."""
+        started = self._relay.owns(self)
+        if started:
+            self._relay.post(lambda: self.end(None))
+        return started
 
     def end(self, error: SandboxError | None) -> None:
         """See Owner."""

@@ -22,9 +22,9 @@ _PIECE: Final = 262_144
 class Pump:
     """Moves bytes between a non-blocking socket, which it owns, and a tunnel.
 
-    The reader thread writes to the socket what the socket takes at once, so that a small answer needs no other thread; the
-    relay's thread does the rest. `done` is called there once both have ended. A socket that is still connecting is
-    `connected=False`; then nothing is read from it before it is, and `failed` replaces a reset that the tunnel would see.
+    The reader thread writes to the socket what the socket takes at once, so that a small answer needs no other thread;
+    the relay's thread does the rest. `done` is called there once both have ended. A socket that is still connecting is
+    `connected=False`; when it can't, the tunnel is reset.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Pump:
         self._shut = False  # and the socket was told so
         self._finished = False  # the relay's thread: the socket is closed
         self._read_all = False
+        self._starved = False  # no credit: it may have come since
         self._end: End | None = None
         self.bytes_to_sandbox = 0
         self.bytes_from_sandbox = 0
@@ -70,33 +71,31 @@ class Pump:
             return
         with self._lock:
             write = bool(self._queue)
-            idle = self._shut
-        read = not self._read_all and self._tunnel.credit > 0
-        # Both directions at their end is a hang-up for ever: no reason to be woken.
-        self._watch.want(read=read, write=write, errors=not (idle and self._read_all))
+        self._starved = self._tunnel.credit <= 0
+        read = not self._read_all and not self._starved
+        # A hang-up stays one: it has been seen, and is no reason to be woken again.
+        self._watch.want(read=read, write=write, errors=not self._watch.failed)
 
     def _ready(self, readable: bool, writable: bool) -> None:
         if not self._connected and not self._connect():
+            return
+        if self._watch.failed and self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.reset()
             return
         if writable:
             self._flush()
         if readable and not self._finished and not self._read_all:
             self._read()
-        elif readable and not writable and not self._finished and self._has_failed():
-            self.reset()
-            return
         self._update()
 
     def _connect(self) -> bool:
         if self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.reset()
             return False
-        self._connected = True
+        with self._lock:
+            self._connected = True
         self._flush()
         return not self._finished
-
-    def _has_failed(self) -> bool:
-        return self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def _read(self) -> None:
         tunnel, relay = self._tunnel, self._relay
@@ -222,7 +221,8 @@ class Pump:
         self._relay.post(self._update)
 
     def credited(self) -> None:
-        self._relay.post(self._update)
+        if self._starved:
+            self._relay.post(self._update)
 
     def closed(self, end: End) -> None:
         self._relay.post(lambda: self._tunnel_closed(end))

@@ -7,12 +7,13 @@ For code that builds on it, such as a proxy for connections that the sandbox mak
 - `connection.tunnels.listen(port, ListenerSink)` listens inside; `Conduit(relay, tunnel, handler)` takes a connection
   that came there. Its `handler` (`ConduitHandler`) is called with what the sandbox sends, and `send`, `send_eof`,
   `reset`, `pause` and `resume` answer. `_pump.Pump` couples a tunnel with a socket instead, at full speed.
-- `Relay.watch(sock, ready)` waits for any non-blocking socket, in the direction that its user wants at the moment (a TLS
-  handshake that wants to write sets `write`); `Relay.call_later` is a timer.
+- `Relay.watch(sock, ready)` waits for any non-blocking socket, in the directions that its user wants at the moment (a
+  TLS handshake that wants to write sets `write`); `Relay.call_later` is a timer.
 - `Relay.post` is the one way in from other threads.
 
-Everything is called in the relay's thread, one call at a time, but what says otherwise. Nothing called there may block:
-no name is resolved and no lock is held for long. What a callback raises goes to `threading.excepthook`; the others go on.
+Everything is called in the relay's thread, one call at a time, but what says otherwise. Nothing called there may
+block: no name is resolved and no lock is held for long. What a callback raises goes to `threading.excepthook`; the
+others go on.
 """
 
 from __future__ import annotations
@@ -66,15 +67,16 @@ class ConduitHandler(Protocol):
 
 
 class Watch:
-    """A socket that is waited for. `ready(readable, writable)` is called; an error or hang-up is both."""
+    """A socket that is waited for. `ready(readable, writable)` is called; an error or hang-up, `failed`, is both."""
 
-    __slots__ = ("_interest", "_ready", "_relay", "sock")
+    __slots__ = ("_interest", "_ready", "_relay", "failed", "sock")
 
     def __init__(self, relay: Relay, sock: socket.socket, ready: Callable[[bool, bool], None]) -> None:
         self._relay = relay
         self._ready = ready
         self._interest: int | None = None  # as the kernel has it; 0 is errors and hang-ups alone
         self.sock = sock
+        self.failed = False  # an error or hang-up has been seen: kept from then on, as the kernel does
 
     def want(self, *, read: bool = False, write: bool = False, errors: bool = True) -> None:
         """From now on wait for these. With neither, for errors and hang-ups, unless `errors` is False: for nothing."""
@@ -93,8 +95,9 @@ class Watch:
         """The relay: epoll has reported it."""
         if self._interest is None:
             return  # closed earlier in the same round
-        wrong = bool(events & _ALWAYS)
-        self._ready(bool(events & select.EPOLLIN) or wrong, bool(events & select.EPOLLOUT) or wrong)
+        failed = bool(events & _ALWAYS)
+        self.failed = self.failed or failed
+        self._ready(bool(events & select.EPOLLIN) or failed, bool(events & select.EPOLLOUT) or failed)
 
 
 class Timer:
@@ -115,8 +118,7 @@ class Relay:
 
     def __init__(self, tunnels: Tunnels) -> None:
         self.tunnels = tunnels
-        self.buffer = memoryview(bytearray(HEADER.size + MAX_PAYLOAD))  # for Tunnel.send_framed, in one callback
-        self.payload = self.buffer[HEADER.size :]
+        self.buffer = self.payload = memoryview(b"")  # for Tunnel.send_framed, within one callback
         self.ended: SandboxError | None = None
         self._pid = os.getpid()
         self._posted: deque[Callable[[], object]] = deque()
@@ -135,7 +137,7 @@ class Relay:
     # Any thread.
 
     def hold(self, owner: Owner | None = None) -> None:
-        """Run the thread until `release`; `owner` is told of the session's end. Raises why not, if the session is over."""
+        """Run the thread until `release`; `owner` is told of the session's end. Raises why not when that has come."""
         if os.getpid() != self._pid:
             raise SessionDestroyedError(
                 "This session belongs to the parent of this forked process. Create a session in this process."
@@ -159,8 +161,12 @@ class Relay:
             self._holders -= 1
         self._rouse()
 
+    def owns(self, owner: Owner) -> bool:
+        """Whether it was held by that one and not released."""
+        return owner in self._owners
+
     def post(self, call: Callable[[], object]) -> None:
-        """Call it in the relay's thread, soon. Never blocks, takes no lock; when the session is over it may be dropped."""
+        """Call it in the relay's thread, soon; when the session is over it may be dropped. Never blocks."""
         self._posted.append(call)
         self._rouse()
 
@@ -213,6 +219,8 @@ class Relay:
             epoll.modify(fd, new)
 
     def _open(self) -> None:
+        self.buffer = memoryview(bytearray(HEADER.size + MAX_PAYLOAD))
+        self.payload = self.buffer[HEADER.size :]
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)

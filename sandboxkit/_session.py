@@ -16,6 +16,7 @@ from typing_extensions import Self
 from . import _validate as check
 from ._channel import Connection
 from ._input import Input, InputSource
+from ._relay import Relay
 from ._run import Collector, Request, Run
 from ._snapshot import Snapshot, take_snapshot
 from .abort import Abort, checked_abort
@@ -25,6 +26,7 @@ from .config import Limits
 from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
 from .exec_stream import ExecStream
 from .files import SessionFiles
+from .ports import SessionPorts
 from .results import ExecResult, StderrEvent, StdoutEvent
 from .session import OutputCallback, SessionState
 
@@ -60,6 +62,7 @@ class AgentSession:
         self._container = container_id
         self._backend = backend
         self._connection = connection
+        self.relay = Relay(connection.tunnels)  # of its ports; it has no thread before it is needed
         self._limits = limits
         self._env = dict(env)
         self._workspace = workspace
@@ -91,6 +94,14 @@ class AgentSession:
     @property
     def files(self) -> SessionFiles:
         return SessionFiles(self)  # made anew each time: a cycle would delay the end of a session that is dropped
+
+    @property
+    def ports(self) -> SessionPorts:
+        return SessionPorts(self)
+
+    def raise_if_unusable(self) -> None:
+        """See PortsHost."""
+        self._connection.raise_if_unusable()
 
     def exec(
         self,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, Union
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
-from typing_extensions import TypeAlias
 
 from ._frames import (
     HEADER,
@@ -41,7 +40,7 @@ FIRST_ACCEPTED: Final = 0x8000_0000
 _ADDRESS = struct.Struct("<IBBH")
 _PORT = struct.Struct("<HH")
 
-Address: TypeAlias = Union[int, str]
+Address: TypeAlias = int | str
 """Inside the sandbox: a TCP port on its loopback, the absolute path of a unix socket, or `@` and an abstract name."""
 
 
@@ -52,7 +51,7 @@ class Closed:
     errno: int
 
 
-End: TypeAlias = Union[Closed, Refusal, SandboxError]
+End: TypeAlias = Closed | Refusal | SandboxError
 """CLOSED, or ERROR for what never opened, or the error that ended the session."""
 
 
@@ -233,7 +232,7 @@ class Tunnels:
     # The relay's thread.
 
     def connect(self, address: Address, sink: TunnelSink) -> Tunnel:
-        """Open a tunnel; bytes may be sent at once, before `TunnelSink.opened`. SandboxError when the session is over."""
+        """Open a tunnel; bytes may be sent before `TunnelSink.opened`. SandboxError when the session is over."""
         return self._begin(FrameType.CONNECT, _connect_payload(address), Tunnel(self._connection, sink))
 
     def listen(self, port: int, listener: ListenerSink) -> Tunnel:

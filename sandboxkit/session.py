@@ -16,6 +16,7 @@ from .backend import EngineInfo
 from .config import Limits
 from .exec_stream import ExecStream
 from .files import SessionFiles
+from .ports import SessionPorts
 from .results import ExecResult
 
 __all__ = ["Session", "SessionState"]
@@ -77,6 +78,11 @@ class Session(Protocol):
     @property
     def files(self) -> SessionFiles:
         """Its workspace's files, read and written without any program in the image."""
+        ...
+
+    @property
+    def ports(self) -> SessionPorts:
+        """Its servers for the host, and services of the host for it; works with the network off."""
         ...
 
     def exec(

@@ -19,7 +19,7 @@ BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "strea
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
     (*BACKEND_API, "_binds", "_labels", "_settings", "_validate"),
-    ("_frames", "_decoder", "_channel"),
+    ("_frames", "_decoder", "_channel", "_tunnels", "_relay", "_pump", "_forwards"),
     (
         "abort",
         "results",
@@ -31,6 +31,7 @@ LAYERS = (
         "_run",
         "_session",
         "files",
+        "ports",
         "file_results",
         "_applets",
         "_records",
@@ -51,7 +52,7 @@ OPTIONAL = {
 DEPENDENCIES = {"attrs", "typing_extensions"}
 ENGINE_SDKS = {"docker", "podman", "requests", "urllib3"}
 # A thread has one owner who ends it; nothing above the channel starts one. The suite's own tests do, as users would.
-MAY_START_THREADS = {"sandboxkit._channel", "sandboxkit.pool", "sandboxkit.conformance._threads"}
+MAY_START_THREADS = {"sandboxkit._channel", "sandboxkit._relay", "sandboxkit.pool", "sandboxkit.conformance._threads"}
 THREAD_STARTERS = {
     *("threading.Thread", "threading.Timer", "_thread.start_new_thread", "asyncio.to_thread"),
     *("concurrent.futures.ThreadPoolExecutor", "multiprocessing.pool.ThreadPool"),

@@ -193,7 +193,7 @@ HOSTILE = {
     "an unknown type": (frame(0x7F, 1), "unknown type 0x7f"),
     "type 0": (frame(0, 1), "unknown type 0x00"),
     "a type of the host's": (frame(FrameType.EXEC, 4), "unknown type 0x10"),
-    "EOF": (frame(FrameType.EOF, 1, flags=1), "unknown type 0x13"),
+    "EOF": (frame(FrameType.EOF, 1, flags=1), "for channel 1, which is none"),
     "a second HELLO": (hello(), "a second HELLO"),
     "HELLO on a channel": (frame(FrameType.HELLO, 1, hello()[12:]), "a second HELLO"),
     "DATA for a channel that is not open": (frame(FrameType.DATA, 4, b"x", 1), "channel 4, which is not open"),

@@ -15,6 +15,7 @@
  *   applet*.c    functions in the place of programs: see applet.h
  *   detached.c   without a stream, lifetimes         connect.c     the program's other mode
  *   tunnel*.c    connections with the host: see tunnel.h
+ *   shortcut.c   a stream without the engine
  *   hardening.c  user, capabilities, landlock        denylist.c    seccomp
  *
  * Three kinds of process run this program: the agent itself, a supervisor for each running command, and the command's
@@ -204,6 +205,16 @@ struct refusal {
     const char *text;
 };
 
+/* PROTOCOL.md 3.4. All -1 unless said otherwise. */
+struct shortcut {
+    bool asked; /* by this host: once */
+    bool offer_pending;
+    int ours;   /* offered, and not taken yet */
+    int theirs;
+    int input;  /* once it is taken: the engine's stream, watched for its end */
+    int output;
+};
+
 struct agent {
     pid_t pid;
     int workspace_errno; /* 0: the workspace is there */
@@ -219,6 +230,7 @@ struct agent {
     bool deny_list;
     int landlock; /* its version, or 0 */
     struct detached detached;
+    struct shortcut shortcut;
     struct input input;
     struct output output;
     bool hello_pending;
@@ -272,6 +284,15 @@ void output_flush(struct output *output);
 void reply_refuse(struct agent *agent, uint32_t channel, uint16_t code, int error, const char *text);
 void reply_session(struct agent *agent);
 void reply_channel(struct agent *agent, struct channel *channel);
+
+/* shortcut.c */
+void shortcut_open(struct agent *agent);
+void shortcut_offer(struct agent *agent);
+size_t shortcut_write(struct agent *agent, unsigned char *at);
+void shortcut_take(struct agent *agent);
+void shortcut_withdraw(struct agent *agent);
+void shortcut_forget(struct agent *agent);
+void shortcut_hear_engine(struct agent *agent);
 
 /* hello.c */
 size_t hello_write(struct agent *agent, unsigned char *at, size_t size);

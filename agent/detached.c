@@ -69,6 +69,7 @@ static void forget_host(struct agent *agent) {
     agent->output.head = 0;
     agent->output.tail = 0;
     agent->output.broken = false;
+    shortcut_forget(agent);
     agent->hello_pending = false;
     agent->pong_pending = false;
     agent->refusal_count = 0;

@@ -25,6 +25,7 @@ static void open_number(struct agent *agent, uint32_t channel) {
     if (channel <= agent->last_channel)
         session_broken(agent, "a channel number used twice, or not rising");
     agent->last_channel = channel;
+    shortcut_withdraw(agent);
 }
 
 /*
@@ -105,6 +106,11 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
     case FRAME_PING:
         act_on_ping(agent, frame, payload);
         return;
+    case FRAME_SHORTCUT:
+        if (frame->channel != 0 || frame->length != 0)
+            session_broken(agent, "a malformed SHORTCUT");
+        shortcut_offer(agent);
+        return;
     case FRAME_EXEC:
         open_number(agent, frame->channel);
         exec_open(agent, frame->channel, payload, frame->length);
@@ -126,6 +132,7 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
         return;
     case FRAME_HELLO:
     case FRAME_PONG:
+    case FRAME_OFFER:
     case FRAME_STARTED:
     case FRAME_EXIT:
     case FRAME_ERROR:

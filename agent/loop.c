@@ -8,7 +8,7 @@
 
 /* Who is waited for, and who is served in which order. Nothing here ever waits but poll. */
 
-#define POLLED_MAX (5u + 4u * TABLE_SIZE + TUNNELS)
+#define POLLED_MAX (7u + 4u * TABLE_SIZE + TUNNELS)
 
 struct polled {
     nfds_t count;
@@ -78,6 +78,8 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
         (struct pollfd){.fd = output->tail > output->head ? output->fd : -1, .events = POLLOUT};
     polled->fds[polled->count++] = (struct pollfd){.fd = detached_listener(agent), .events = POLLIN};
     polled->fds[polled->count++] = (struct pollfd){.fd = detached_waiting(agent), .events = POLLIN};
+    polled->fds[polled->count++] = (struct pollfd){.fd = agent->shortcut.ours, .events = POLLIN};
+    polled->fds[polled->count++] = (struct pollfd){.fd = agent->shortcut.input, .events = POLLIN};
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
     watch_tunnels(agent, polled);
@@ -190,8 +192,12 @@ _Noreturn void loop_run(struct agent *agent) {
         wait_for_events(agent, &polled);
         if (polled.fds[0].revents != 0)
             reap_children(agent);
-        if (polled.fds[1].revents != 0 || agent->input.stalled)
+        if (polled.fds[5].revents != 0 && agent->shortcut.ours >= 0)
+            shortcut_take(agent);
+        else if (polled.fds[1].revents != 0 || agent->input.stalled)
             input_serve(agent);
+        if (polled.fds[6].revents != 0 && agent->shortcut.input >= 0)
+            shortcut_hear_engine(agent);
         int64_t now = now_us();
         end_timers(agent, now);
         lifetime_check(agent, now);

@@ -226,6 +226,7 @@ int main(int argc, char **argv) {
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         setup_failed("prctl");
     open_memory(agent);
+    shortcut_open(agent);
     table_open(agent);
     tunnels_open(agent);
     tree_open(agent);

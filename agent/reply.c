@@ -49,6 +49,11 @@ void reply_session(struct agent *agent) {
         add_frame(agent, 0, FRAME_PONG, agent->pong, agent->pong_length);
         agent->pong_pending = false;
     }
+    if (agent->shortcut.offer_pending && has_room(agent, OFFER_SIZE)) {
+        unsigned char offer[OFFER_SIZE];
+        size_t size = shortcut_write(agent, offer);
+        add_frame(agent, 0, FRAME_OFFER, offer, size);
+    }
     while (agent->refusal_count > 0 && has_room(agent, ERROR_MAX)) {
         const struct refusal *refusal = &agent->refusals[agent->refusal_head];
         add_error(agent, refusal->channel, refusal->code, refusal->error, refusal->text);

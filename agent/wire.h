@@ -13,6 +13,7 @@
 #define HELLO_MAGIC 0x4b584253u
 #define HELLO_MAX 8192u
 #define CHANNEL_MAX 0x7fffffffu
+#define OFFER_SIZE 12u
 #define CREDIT_MAX 0x7fffffffu
 
 enum frame_type {
@@ -20,6 +21,8 @@ enum frame_type {
     FRAME_CONFIGURE = 0x02,
     FRAME_PING = 0x03,
     FRAME_PONG = 0x04,
+    FRAME_SHORTCUT = 0x05,
+    FRAME_OFFER = 0x06,
     FRAME_EXEC = 0x10,
     FRAME_STARTED = 0x11,
     FRAME_DATA = 0x12,

@@ -31,10 +31,14 @@ from ._frames import (
     encode_exec,
     encode_resize,
     encode_u32,
+    milliseconds,
 )
+from ._latch import Latch
+from ._shortcut import Offer, Shortcut, taken
 from ._tunnels import Tunnels
 from .backend import ByteStream
 from .errors import EngineError, SandboxError, SessionDestroyedError, SessionLostError
+from .streams import WatchableStream
 
 __all__ = ["Channel", "Connection", "Sink"]
 
@@ -43,30 +47,8 @@ _LOST = (
     "Create a new session."
 )
 _NOTHING = memoryview(b"")
+_ANSWER = 60.0
 _PATIENCE = 2.0  # seconds that `close` gives the reader and senders; in vain when a signal handler is on top of one
-
-
-class Latch:
-    """A binary semaphore whose `set` may come at any time, from any thread, any number of times.
-
-    Cheaper than a Condition, and `wait` in the main thread is interruptible by Ctrl-C. After `wait` the waiter looks at
-    the state it waits for: a wake may be stale.
-    """
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def set(self) -> None:
-        """Wake the one waiter, now or at its next wait."""
-        with contextlib.suppress(RuntimeError):  # already set
-            self._lock.release()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Whether it was set within `timeout` seconds (None: however long)."""
-        return self._lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
 class Sink(Protocol):
@@ -219,6 +201,8 @@ class Connection:
         self._decoder = Decoder(self)
         self._hello: Hello | None = None
         self._hello_changed = Latch()
+        self._agent_pid: int | None = None  # while the answer to a SHORTCUT is awaited
+        self.answered = Latch()  # an OFFER or PONG came
         self.ended = Latch()  # a channel ended: whoever waits for its turn tries again, and sets it for the next
         self._thread = threading.Thread(target=self._read, name="sandboxkit-reader", daemon=True)
         self._dropped = False
@@ -239,6 +223,33 @@ class Connection:
                 retryable=True,
             )
         return self._hello
+
+    def shorten(self, pid: int | None) -> None:
+        """Leave the engine's stream for one of the agent's own (§3.4), if that is possible and wanted.
+
+        `pid`: the agent's process on this machine. Called once at most, after `wait_hello`, before the first command.
+        """
+        hello = self._hello
+        if (
+            pid is None
+            or hello is None
+            or hello.facts.get("shortcut") != "1"
+            or not isinstance(self._stream, WatchableStream)
+            or os.environ.get("SANDBOXKIT_SHORTCUT", "1") == "0"
+        ):
+            return
+        self._agent_pid = pid
+        self._ask(encode(FrameType.SHORTCUT, 0))
+        if isinstance(self._stream, Shortcut):
+            self._ask(encode(FrameType.PING, 0))  # whose arrival there tells the agent that it was taken
+
+    def _ask(self, frame: bytes) -> None:
+        self.send(frame)
+        if not self.answered.wait(_ANSWER):
+            raise EngineError(
+                f"The agent did not answer within {_ANSWER:g} s: the host may be overloaded.", retryable=True
+            )
+        self.raise_if_unusable()
 
     def open(self, channel: Channel, request: bytes, early_input: memoryview | None = None, *, limit: int) -> bool:
         """Send an EXEC (§5.1, payload) on a new channel; with `early_input`, its first bytes travel along.
@@ -414,12 +425,12 @@ class Connection:
     # The reader thread.
 
     def _read(self) -> None:
-        receive, feed = self._stream.receive, self._decoder.feed
+        feed = self._decoder.feed
         error: SandboxError = _lost_error("")
         try:
             while True:
                 try:
-                    chunk = receive()
+                    chunk = self._stream.receive()  # another one, after `offered`
                 except TimeoutError:
                     continue
                 if not chunk:
@@ -447,12 +458,26 @@ class Connection:
             self._channels.pop(number, None)
         self.tunnels.finish_all(self.lost)
         self._hello_changed.set()
+        self.answered.set()
         self.ended.set()
 
     def said_hello(self, hello: Hello) -> None:
         """Reader thread: the first frame."""
         self._hello = hello
         self._hello_changed.set()
+
+    def offered(self, offer: Offer) -> None:
+        """Reader thread: the agent's answer to SHORTCUT, after which it says nothing on the engine's stream."""
+        pid, self._agent_pid = self._agent_pid, None
+        engine = self._stream
+        if pid is None or not isinstance(engine, WatchableStream):
+            raise ProtocolError("an OFFER that nobody asked for")
+        sock = taken(offer, pid)
+        if sock is not None:
+            with self._lock, contextlib.suppress(OSError):  # no descriptor left: all stays as it was
+                self._stream = Shortcut(sock, engine)
+                self._send_stream = self._stream.send
+        self.answered.set()
 
     def channel(self, number: int) -> Channel:
         """Reader thread: the open channel of a frame; ProtocolError when it is not open (§4.1)."""
@@ -471,8 +496,3 @@ class Connection:
 
 def _lost_error(detail: str) -> SessionLostError:
     return SessionLostError(_LOST + detail)
-
-
-def milliseconds(seconds: float) -> int:
-    """Seconds as the protocol's u32 of ms: rounded up, so that a tiny bound is not "none"."""
-    return -int(-min(seconds, 4_294_967) * 1000 // 1)

@@ -17,6 +17,7 @@ from ._frames import (
     Stream,
     parse_u32,
 )
+from ._shortcut import Offer
 from ._tunnels import HANDLERS as TUNNEL_HANDLERS
 from ._tunnels import Tunnel
 
@@ -116,6 +117,13 @@ def _on_hello(connection: Connection, number: int, payload: bytes) -> None:
 def _on_pong(connection: Connection, number: int, payload: bytes) -> None:
     if number or len(payload) > 8:
         raise ProtocolError("a malformed PONG")
+    connection.answered.set()
+
+
+def _on_offer(connection: Connection, number: int, payload: bytes) -> None:
+    if number:
+        raise ProtocolError("an OFFER on a command's channel")
+    connection.offered(Offer.parse(payload))
 
 
 def _on_started(connection: Connection, number: int, payload: bytes) -> None:
@@ -153,6 +161,7 @@ def _on_error(connection: Connection, number: int, payload: bytes) -> None:
 _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
     FrameType.HELLO: _on_hello,
     FrameType.PONG: _on_pong,
+    FrameType.OFFER: _on_offer,
     FrameType.STARTED: _on_started,
     FrameType.WINDOW: _on_window,
     FrameType.EXIT: _on_exit,

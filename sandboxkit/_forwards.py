@@ -6,7 +6,7 @@ import errno
 import socket
 from typing import Final
 
-from ._channel import Latch
+from ._latch import Latch
 from ._pump import Pump
 from ._relay import Relay, Watch, close_socket
 from ._tunnels import Address, End, Tunnel

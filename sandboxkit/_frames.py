@@ -53,6 +53,8 @@ class FrameType(enum.IntEnum):
     CONFIGURE = 0x02
     PING = 0x03
     PONG = 0x04
+    SHORTCUT = 0x05
+    OFFER = 0x06
     EXEC = 0x10
     STARTED = 0x11
     DATA = 0x12
@@ -248,3 +250,8 @@ def parse_u32(payload: bytes) -> int:
         raise ProtocolError(f"a number of {len(payload)} bytes")
     value: int = _U32.unpack(payload)[0]
     return value
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds as the protocol's u32 of ms: rounded up, so that a tiny bound is not "none"."""
+    return -int(-min(seconds, 4_294_967) * 1000 // 1)

@@ -8,9 +8,9 @@ import time
 import attrs
 
 from ._bundle import bundle
-from ._channel import Connection, milliseconds
+from ._channel import Connection
 from ._detached import TOKEN_VARIABLE, connect_agent, fresh_token
-from ._frames import Hello
+from ._frames import Hello, milliseconds
 from ._hooked import open_session
 from ._labels import DETACHED, EXPIRES, KEEP, SESSION, Owner, expires_at, is_true
 from ._launch import prove, wait_hello
@@ -64,6 +64,7 @@ def attach_session(backend: Backend, session_id: str, *, takeover: bool, hooks: 
         raise SessionNotFoundError(f"Session {session_id} has ended, or has not started yet.")
     try:
         connection, _ = connect_agent(backend, status.id, takeover=takeover)
+        _shorten(backend, status, connection)
     except SandboxError as error:
         error.details.setdefault("session", session_id)
         raise
@@ -102,6 +103,7 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
             hello = wait_hello(connection)
         claim_again(backend, status)
         _prove_again(backend, status, hello)
+        _shorten(backend, status, connection)
         if expires is not None:
             connection.configure({"ttl": str(max(int((expires - time.time()) * 1000), 1))})
         return _opened(backend, status, connection, hooks, started)
@@ -142,6 +144,15 @@ def _prove_again(backend: Backend, status: ContainerStatus, hello: Hello) -> Non
         workspace=settings.workspace,
     )
     prove(backend, spec, backend.inspect(status.id), hello)
+
+
+def _shorten(backend: Backend, status: ContainerStatus, connection: Connection) -> None:
+    # The list that `status` is from does not say the process.
+    try:
+        connection.shorten(backend.inspect(status.id).pid)
+    except BaseException:
+        connection.close(SessionLostError("The connection was not wanted."))
+        raise
 
 
 def _opened(backend: Backend, status: ContainerStatus, connection: Connection, hooks: Hooks, started: float) -> Session:

@@ -109,6 +109,7 @@ def _attempt(backend: Backend, spec: ContainerSpec) -> Launched:
         if hello.facts.get("build") != spec.agent.build:
             raise AgentMissing(f"the volume holds agent {hello.facts.get('build')}, not {spec.agent.build}")
         prove(backend, spec, status, hello)
+        connection.shorten(status.pid)
         return Launched(container_id, connection)
     except BaseException:
         gone = SessionLostError("The session could not be created.")

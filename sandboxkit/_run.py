@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from . import _validate as check
-from ._channel import Channel, Connection, milliseconds
-from ._frames import ExecFlag, Exit, Refusal, RefusalCode, Stream, exec_payload
+from ._channel import Channel, Connection
+from ._frames import ExecFlag, Exit, Refusal, RefusalCode, Stream, exec_payload, milliseconds
 from ._input import Input
 from ._output import HeadTail, incomplete_tail
 from .abort import POLL, Abort, AbortSignal

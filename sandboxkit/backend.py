@@ -177,12 +177,16 @@ class Effective:
 
 @attrs.frozen(kw_only=True)
 class ContainerStatus:
-    """A container as the engine sees it. `never_started`: it was made and has not run yet."""
+    """A container as the engine sees it. `never_started`: it was made and has not run yet.
+
+    `pid`: of its first process, as this machine numbers them; None where the engine does not say or is elsewhere.
+    """
 
     id: str
     name: str
     running: bool
     never_started: bool = False
+    pid: int | None = None
     exit_code: int | None = None
     oom_killed: bool = False
     labels: Mapping[str, str] = attrs.field(factory=dict)

@@ -5,14 +5,26 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
-__all__ = ["STREAM_TIMEOUT", "MultiplexedStream", "SocketStream"]
+from .backend import ByteStream
+
+__all__ = ["STREAM_TIMEOUT", "MultiplexedStream", "SocketStream", "WatchableStream"]
 
 STREAM_TIMEOUT = 10.0
 """Seconds after which a send or receive that moved no byte raises TimeoutError."""
 
 _BUFFER = 256 * 1024
 _DIAGNOSTICS = 8 * 1024
+
+
+@runtime_checkable
+class WatchableStream(ByteStream, Protocol):
+    """A ByteStream that can be kept for its end alone, once the agent has a shorter way (agent/PROTOCOL.md §3.4)."""
+
+    def watch(self) -> int:
+        """From now on `receive` never waits (BlockingIOError instead). Returns the descriptor to poll for reading."""
+        ...
 
 
 class SocketStream:
@@ -36,6 +48,11 @@ class SocketStream:
     def receive(self) -> memoryview:
         """See ByteStream.receive."""
         return self._view[: self._socket.recv_into(self._buffer)]
+
+    def watch(self) -> int:
+        """See WatchableStream.watch."""
+        self._socket.setblocking(False)
+        return self._socket.fileno()
 
     def diagnostics(self) -> str:
         """See ByteStream.diagnostics."""

@@ -19,7 +19,7 @@ BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "strea
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
     (*BACKEND_API, "_binds", "_labels", "_settings", "_validate"),
-    ("_frames", "_decoder", "_channel", "_tunnels", "_relay", "_pump", "_forwards"),
+    ("_latch", "_frames", "_shortcut", "_decoder", "_channel", "_tunnels", "_relay", "_pump", "_forwards"),
     (
         "abort",
         "results",

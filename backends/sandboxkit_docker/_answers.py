@@ -44,6 +44,7 @@ def status(found: Any) -> ContainerStatus:
         name=str(found["Name"]).lstrip("/"),
         running=running,
         never_started=state["Status"] == "created",
+        pid=int(state.get("Pid") or 0) or None,
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "dead") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),

@@ -62,6 +62,7 @@ def status(found: Any) -> ContainerStatus:
         name=str(found["Name"]),
         running=str(state["Status"]) in _RUNNING,
         never_started=str(state["Status"]) in _NEVER_STARTED,
+        pid=int(state.get("Pid") or 0) or None,
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "stopped") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),

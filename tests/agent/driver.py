@@ -31,7 +31,7 @@ from tests.agent.processes import (
 __all__ = ["DEADLINE", "children", "commands_of", "descendants"]
 __all__ += ["is_alive", "stat_fields", "supervisors_of", "wait_until"]
 
-HELLO, CONFIGURE, PING, PONG = 0x01, 0x02, 0x03, 0x04
+HELLO, CONFIGURE, PING, PONG, SHORTCUT, OFFER = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
 EXEC, STARTED, DATA, EOF, WINDOW, KILL, EXIT, ERROR, RESIZE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18
 STDIN, TTY, WANT_STARTED = 1, 2, 4
 UNSUPPORTED, INVALID, BUSY, CWD, INTERNAL = 1, 2, 3, 4, 5

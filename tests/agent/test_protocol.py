@@ -22,9 +22,11 @@ from tests.agent.driver import (
     HEADER,
     HELLO,
     KILL,
+    OFFER,
     PING,
     PONG,
     RESIZE,
+    SHORTCUT,
     STARTED,
     STDIN,
     WINDOW,
@@ -137,7 +139,7 @@ def test_configure_is_accepted_once_and_first(agent: Agent) -> None:
 # -- unknown types --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [0x00, 0x05, 0x19, 0x20, 0x30, 0x4F, 0x50, 0xFF])
+@pytest.mark.parametrize("kind", [0x00, 0x07, 0x19, 0x20, 0x30, 0x4F, 0x50, 0xFF])
 def test_unknown_types_are_answered(agent: Agent, kind: int) -> None:
     agent.send_raw(encode(0, kind, b"whatever"))
     command = driver.Command(1, auto_grant=True)
@@ -191,6 +193,10 @@ BROKEN = {
     "frame enormous": HEADER.pack(0xFFFFFFFF, 1, EXEC, 0, 0),
     "PING too long": encode(0, PING, b"123456789"),
     "PING on a channel": encode(1, PING),
+    "SHORTCUT with a payload": encode(0, SHORTCUT, b"x"),
+    "SHORTCUT on a channel": encode(1, SHORTCUT),
+    "SHORTCUT twice": encode(0, SHORTCUT) * 2,
+    "SHORTCUT after EXEC": encode(1, EXEC, VALID) + encode(0, SHORTCUT),
     "CONFIGURE empty": encode(0, CONFIGURE),
     "CONFIGURE version": encode(0, CONFIGURE, struct.pack("<HH", 2, 0)),
     "CONFIGURE on a channel": encode(1, CONFIGURE, struct.pack("<HH", 1, 0)),
@@ -209,7 +215,7 @@ BROKEN = {
     "WINDOW above the limit": encode(1, EXEC, VALID) + encode(1, WINDOW, struct.pack("<I", 0x7FFFFFFF)),
     "KILL without grace": encode(1, EXEC, VALID) + encode(1, KILL),
     "RESIZE too long": encode(1, EXEC, VALID) + encode(1, RESIZE, b"\0" * 5),
-    **{f"agent's type {kind:#x}": encode(0, kind) for kind in (HELLO, PONG, STARTED, EXIT, driver.ERROR)},
+    **{f"agent's type {kind:#x}": encode(0, kind) for kind in (HELLO, PONG, OFFER, STARTED, EXIT, driver.ERROR)},
 }
 
 

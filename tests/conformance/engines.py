@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from sandboxkit.backend import Backend, ByteStream, Feature
-from sandboxkit.conformance import Conformance
+from sandboxkit.conformance import Conformance, Suite
 
 FILE = Path(__file__).parent.parent.parent / "build/engines.json"
 ADVICE = "run `make engines images`"
@@ -88,7 +88,7 @@ class Volumes:
         return left
 
 
-class Engine(Conformance):
+class OnEngine(Suite):
     """A container engine of this host, with the volumes of its containers in the leak check."""
 
     images = IMAGES
@@ -112,6 +112,10 @@ class Engine(Conformance):
     @classmethod
     def leftovers(cls, backend: Backend) -> Collection[str]:
         return cls._volumes.left() if cls._volumes is not None else ()
+
+
+class Engine(OnEngine, Conformance):
+    """The whole suite there."""
 
 
 def _noting(backend: Backend, volumes: Volumes) -> Backend:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxkit._channel import milliseconds
 from sandboxkit._frames import (
     HEADER,
     MAX_HELLO,
@@ -25,6 +24,7 @@ from sandboxkit._frames import (
     encode_resize,
     encode_u32,
     exec_payload,
+    milliseconds,
     parse_u32,
 )
 

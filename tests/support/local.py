@@ -184,10 +184,12 @@ class LocalBackend:
                 raise EngineError(f"The agent can't be started: {error}") from error
 
     def inspect(self, container_id: str) -> ContainerStatus:
-        found = self._status(self._folder / container_id)
-        if found is None:
-            raise SessionNotFoundError(f"There is no container {container_id}.")
-        return found
+        deadline = time.monotonic() + self._timeout
+        while (found := self._status(self._folder / container_id)) is not None:
+            # Its keeper writes the number down a moment after it has started it.
+            if not found.running or found.pid is not None or self._namespace or time.monotonic() > deadline:
+                return found
+        raise SessionNotFoundError(f"There is no container {container_id}.")
 
     def list(self, labels: Mapping[str, str]) -> Sequence[ContainerStatus]:
         found = [self._status(folder) for folder in sorted(self._folder.glob("sandboxkit-*"))]
@@ -232,9 +234,10 @@ class LocalBackend:
             labels = json.loads(folder.joinpath("labels.json").read_text())
         except FileNotFoundError:
             return None
-        return ContainerStatus(
-            id=folder.name, name=folder.name, running=folder.joinpath("started").exists(), labels=labels
-        )
+        running = folder.joinpath("started").exists()
+        # The agent that is PID 1 somewhere else is not found by that number here: it stays on the stream it has.
+        pid = _read_pid(folder) if running and not self._namespace else None
+        return ContainerStatus(id=folder.name, name=folder.name, running=running, pid=pid, labels=labels)
 
 
 class NamespaceBackend(LocalBackend):

@@ -19,15 +19,15 @@ UID = 59321
 
 
 @contextmanager
-def ordinary_user() -> Iterator[dict[str, Any]]:
+def ordinary_user(uid: int = UID) -> Iterator[dict[str, Any]]:
     """Options for `subprocess.run` that make it this user's, with an environment and a home of its own."""
     # In /tmp whatever TMPDIR says: that may be in a folder of root's.
     with tempfile.TemporaryDirectory(prefix="sandboxkit-ordinary-", dir="/tmp") as home:
         if os.geteuid() != 0:
             yield {"env": environment(home)}
             return
-        os.chown(home, UID, UID)
-        yield {"env": environment(home), "user": UID, "group": UID, "extra_groups": []}
+        os.chown(home, uid, uid)
+        yield {"env": environment(home), "user": uid, "group": uid, "extra_groups": []}
 
 
 def home(options: dict[str, Any]) -> str:
@@ -87,10 +87,10 @@ def run_pytest(*arguments: str, timeout: float) -> None:
     assert result.returncode == 0, (result.stdout + result.stderr)[-8000:]
 
 
-def run_program(program: str, *arguments: str, timeout: float = 60) -> str:
-    """The standard output of a Python program of this user's, which has to succeed."""
+def run_program(program: str, *arguments: str, uid: int = UID, timeout: float = 60) -> str:
+    """The standard output of a Python program of that user's, which has to succeed."""
     command: Sequence[str] = [python(), "-c", program, *arguments]
-    with ordinary_user() as options:
+    with ordinary_user(uid) as options:
         result = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=timeout, **options)
     assert result.returncode == 0, result.stdout + result.stderr
     return str(result.stdout)

@@ -1,0 +1,98 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent.h"
+
+/*
+ * A stream of the agent's own in the place of the engine's, PROTOCOL.md section 3.4. A host on the same machine that may
+ * take a descriptor out of this process gets one end of a socket pair; nothing in the sandbox can (it is non-dumpable).
+ * The engine's stream stays open, silent: it says how long the host is there, and the engine sees it end with us.
+ */
+
+#define NO_DESCRIPTOR UINT32_MAX
+
+void shortcut_open(struct agent *agent) {
+    agent->shortcut = (struct shortcut){.ours = -1, .theirs = -1, .input = -1, .output = -1};
+}
+
+/* What was not taken up to now is not taken any more. */
+void shortcut_withdraw(struct agent *agent) {
+    fd_close(&agent->shortcut.ours);
+    fd_close(&agent->shortcut.theirs);
+}
+
+void shortcut_forget(struct agent *agent) {
+    shortcut_withdraw(agent);
+    fd_close(&agent->shortcut.input);
+    fd_close(&agent->shortcut.output);
+    agent->shortcut.asked = false;
+    agent->shortcut.offer_pending = false;
+}
+
+void shortcut_offer(struct agent *agent) {
+    struct shortcut *shortcut = &agent->shortcut;
+    int ends[2];
+    if (shortcut->asked || agent->last_channel != 0)
+        session_broken(agent, "SHORTCUT in the wrong place");
+    shortcut->asked = true;
+    shortcut->offer_pending = true;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return;
+    shortcut->ours = ends[0];
+    shortcut->theirs = ends[1];
+    if (ends[1] > agent->highest_fd)
+        agent->highest_fd = ends[1];
+    if (fcntl(shortcut->ours, F_SETFL, O_NONBLOCK) != 0)
+        shortcut_withdraw(agent);
+}
+
+size_t shortcut_write(struct agent *agent, unsigned char *at) {
+    struct stat facts = {0};
+    int theirs = agent->shortcut.theirs;
+    if (theirs >= 0 && fstat(theirs, &facts) != 0)
+        shortcut_withdraw(agent);
+    put_u64(put_u32(at, agent->shortcut.theirs < 0 ? NO_DESCRIPTOR : (uint32_t)theirs), facts.st_ino);
+    agent->shortcut.offer_pending = false;
+    return OFFER_SIZE;
+}
+
+/* Keeps the engine's end `fd` under another number; nobody may think it ended. */
+static int put_aside(struct agent *agent, int fd) {
+    int aside = fcntl(fd, F_DUPFD_CLOEXEC, FD_FIRST_FREE);
+    if (aside > agent->highest_fd)
+        agent->highest_fd = aside;
+    return aside;
+}
+
+/*
+ * The host's first bytes came on it, so it has its end. From now on that is the host. Ours of its end has to go, or the
+ * end of the host would not be seen.
+ */
+void shortcut_take(struct agent *agent) {
+    struct shortcut *shortcut = &agent->shortcut;
+    if (agent->input.length != 0 || agent->output.tail != agent->output.head)
+        session_broken(agent, "frames on the engine's stream after the shortcut was taken");
+    shortcut->input = put_aside(agent, FD_INPUT);
+    shortcut->output = put_aside(agent, FD_OUTPUT);
+    if (shortcut->input < 0 || shortcut->output < 0 || dup3(shortcut->ours, FD_INPUT, O_CLOEXEC) < 0 ||
+        dup3(shortcut->ours, FD_OUTPUT, O_CLOEXEC) < 0) {
+        complain("the shortcut", "no descriptor is left for it");
+        detached_host_gone(agent);
+        return;
+    }
+    shortcut_withdraw(agent);
+}
+
+/* The engine's stream has ended, or says what it may not say any more. */
+void shortcut_hear_engine(struct agent *agent) {
+    char byte;
+    ssize_t got = read(agent->shortcut.input, &byte, 1);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (got > 0)
+        session_broken(agent, "bytes on the engine's stream after the shortcut was taken");
+    detached_host_gone(agent);
+}

@@ -1,0 +1,172 @@
+"""A way to the agent that does not lead through its engine (agent/PROTOCOL.md §3.4).
+
+An engine copies every byte of an attached stream two or three times, from process to process. Where this process may
+take a descriptor of the agent's (pidfd_getfd(2), Linux 5.6: for root, and for the user whose rootless engine it is),
+one end of a socket pair that the agent offers replaces the engine's stream. That one stays open, for its end alone.
+Wherever this does not work (another machine, fewer rights, an older kernel) all goes over the engine's stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import socket
+import stat
+import struct
+from collections.abc import Callable
+
+import attrs
+
+from ._frames import ProtocolError
+from .streams import STREAM_TIMEOUT, WatchableStream
+
+__all__ = ["Offer", "Shortcut", "taken"]
+
+_PIDFD_GETFD = 438  # on every architecture (asm-generic/unistd.h)
+_NO_DESCRIPTOR = 2**32 - 1
+_BUFFER = 256 * 1024
+_MUCH = 32 * 1024
+_LAST_WORDS = 0.5
+_OFFER = struct.Struct("<IQ")
+
+
+@attrs.frozen
+class Offer:
+    """§3.4: where in the agent's process the socket is, and its inode, which tells it from any other."""
+
+    descriptor: int
+    inode: int
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Offer:
+        """ProtocolError unless it has the right size."""
+        if len(payload) != _OFFER.size:
+            raise ProtocolError(f"an OFFER of {len(payload)} bytes")
+        return cls(*_OFFER.unpack(payload))
+
+
+def taken(offer: Offer, pid: int) -> socket.socket | None:
+    """The offered socket out of the process `pid` of this machine; None when this process may not, or it is another.
+
+    The engine may number processes otherwise than this machine does. So what was taken must be the very socket that was
+    offered; anything else is closed again, untouched.
+    """
+    number = _descriptor_of(pid, offer.descriptor)
+    if number is None:
+        return None
+    try:
+        facts = os.fstat(number)
+        if not stat.S_ISSOCK(facts.st_mode) or facts.st_ino != offer.inode:
+            os.close(number)
+            return None
+        sock = socket.socket(fileno=number)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.close(number)
+        return None
+    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
+        sock.close()
+        return None
+    return sock
+
+
+def _descriptor_of(pid: int, descriptor: int) -> int | None:
+    if descriptor == _NO_DESCRIPTOR or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        found: int = ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, ctypes.c_uint(descriptor), 0)
+        return found if found >= 0 else None
+    finally:
+        os.close(process)
+
+
+class Shortcut:
+    """A ByteStream: the agent's own socket, and the engine's stream beneath, whose end is the end of both."""
+
+    def __init__(self, sock: socket.socket, engine: WatchableStream) -> None:
+        # Two objects for one socket: sending waits, inside the C method (see ByteStream.send); receiving never does.
+        # OSError, and then `sock` is closed, when there is no descriptor left.
+        try:
+            self._receiver = socket.socket(fileno=os.dup(sock.fileno()))
+        except OSError:
+            sock.close()
+            raise
+        self._engine = engine
+        self._receiver.setblocking(False)
+        sock.settimeout(STREAM_TIMEOUT)
+        self._sender = sock
+        self._send: Callable[[memoryview], int] = sock.send
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._engine_number = engine.watch()
+        self._poll = select.poll()
+        self._poll.register(self._receiver, select.POLLIN)
+        self._poll.register(self._engine_number, select.POLLIN)
+        self._flowing = False  # much came: look for more before waiting for it
+        self._down = False
+
+    @property
+    def send(self) -> Callable[[memoryview], int]:
+        """See ByteStream.send."""
+        return self._send
+
+    def receive(self) -> memoryview:
+        """See ByteStream.receive. ProtocolError when the agent uses the engine's stream still."""
+        while True:
+            if not self._flowing:
+                ready = self._poll.poll(STREAM_TIMEOUT * 1000)
+                if not ready:
+                    raise TimeoutError("nothing came")
+                # What came first is read first: the last frames of an agent that has ended are good.
+                if ready[0][0] == self._engine_number and len(ready) == 1 and self._engine_ended():
+                    return self._view[:0]
+            try:
+                count = self._receiver.recv_into(self._buffer)
+            except BlockingIOError:
+                self._flowing = False
+                continue
+            self._flowing = count >= _MUCH
+            if count == 0:
+                self._hear_last_words()
+            return self._view[:count]
+
+    def _engine_ended(self) -> bool:
+        try:
+            chunk = self._engine.receive()
+        except BlockingIOError:
+            return False
+        if chunk:
+            raise ProtocolError("bytes on the engine's stream after the shortcut was taken")
+        return True
+
+    def _hear_last_words(self) -> None:
+        # The agent ended. What it said to people comes through the engine, a little later.
+        ending = select.poll()
+        ending.register(self._engine_number, select.POLLIN)
+        with contextlib.suppress(OSError, ProtocolError):
+            while not self._down and ending.poll(_LAST_WORDS * 1000) and not self._engine_ended():
+                pass
+
+    def diagnostics(self) -> str:
+        """See ByteStream.diagnostics."""
+        return self._engine.diagnostics()
+
+    def shutdown(self) -> None:
+        """See ByteStream.shutdown."""
+        self._down = True
+        with contextlib.suppress(OSError):
+            self._sender.shutdown(socket.SHUT_RDWR)
+        self._engine.shutdown()
+
+    def close(self) -> None:
+        """See ByteStream.close."""
+        self.shutdown()
+        self._receiver.close()
+        self._sender.close()
+        self._engine.close()

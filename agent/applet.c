@@ -20,6 +20,7 @@ static const struct applet applets[] = {
     {"read", 4, applet_read},     {"page", 5, applet_page},     {"write", 6, applet_write}, {"list", 3, applet_list},
     {"stat", 2, applet_stat},     {"mkdir", 3, applet_mkdir},   {"remove", 2, applet_remove}, {"move", 3, applet_move},
     {"search", 7, applet_search}, {"pack", 4, applet_pack},     {"unpack", 3, applet_unpack}, {"tidy", 2, applet_tidy},
+    {"listening", 3, applet_listening},
 };
 
 _Noreturn void applet_fail(int error, const char *text) {

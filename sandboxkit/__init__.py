@@ -37,6 +37,7 @@ from .file_results import FileEntry, FileListing, FileProgress, SearchMatch, Sea
 from .files import SessionFiles
 from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, SessionEnded
 from .pool import Pool
+from .port_results import ListeningPort, PublishedPort
 from .ports import Exposed, Forward, SessionPorts
 from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
@@ -73,6 +74,7 @@ __all__ = [
     "Lifecycle",
     "Limits",
     "LimitsNotEnforceableError",
+    "ListeningPort",
     "Network",
     "Owner",
     "PathError",
@@ -83,6 +85,7 @@ __all__ = [
     "ProcessError",
     "Progress",
     "Pruned",
+    "PublishedPort",
     "Pull",
     "Sandbox",
     "SandboxError",

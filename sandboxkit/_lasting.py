@@ -13,7 +13,7 @@ from ._detached import TOKEN_VARIABLE, connect_agent, fresh_token
 from ._frames import Hello, milliseconds
 from ._hooked import open_session
 from ._labels import DETACHED, EXPIRES, KEEP, SESSION, Owner, expires_at, is_true
-from ._launch import prove, wait_hello
+from ._launch import prove, published_ports, wait_hello
 from ._settings import SETTINGS, Settings, settings_label
 from ._volumes import claim_again
 from .backend import Backend, ByteStream, ContainerSpec, ContainerStatus, Feature
@@ -68,6 +68,11 @@ def attach_session(backend: Backend, session_id: str, *, takeover: bool, hooks: 
     except SandboxError as error:
         error.details.setdefault("session", session_id)
         raise
+    try:
+        status = backend.inspect(status.id)  # a list has no ports
+    except BaseException:
+        connection.shutdown()
+        raise
     return _opened(backend, status, connection, hooks, started)
 
 
@@ -102,6 +107,7 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
             connection.start()
             hello = wait_hello(connection)
         claim_again(backend, status)
+        status = backend.inspect(status.id)  # as it runs now: its ports may be published elsewhere than before
         _prove_again(backend, status, hello)
         _shorten(backend, status, connection)
         if expires is not None:
@@ -143,7 +149,7 @@ def _prove_again(backend: Backend, status: ContainerStatus, hello: Hello) -> Non
         security=settings.security,
         workspace=settings.workspace,
     )
-    prove(backend, spec, backend.inspect(status.id), hello)
+    prove(backend, spec, status, hello)
 
 
 def _shorten(backend: Backend, status: ContainerStatus, connection: Connection) -> None:
@@ -171,6 +177,7 @@ def _opened(backend: Backend, status: ContainerStatus, connection: Connection, h
             env={},  # the container's own environment holds it
             detached=is_true(status.labels, DETACHED),
             keep=is_true(status.labels, KEEP),
+            published=published_ports(settings.network, status),
             on_removed=on_removed(backend, workspace, session_id),
         )
     except BaseException:

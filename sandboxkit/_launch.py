@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from collections.abc import Mapping
 
 import attrs
 
@@ -19,13 +20,15 @@ from .backend import (
     ByteStream,
     ContainerSpec,
     ContainerStatus,
+    Effective,
     EngineInfo,
     Feature,
 )
-from .config import Limits, NetworkMode
+from .config import Limits, Network, NetworkMode
 from .errors import EngineError, LimitsNotEnforceableError, SandboxError, SessionLostError, SessionNotFoundError
+from .port_results import PublishedPort
 
-__all__ = ["Launched", "check_limits", "launch", "prove", "wait_hello"]
+__all__ = ["Launched", "check_limits", "launch", "prove", "published_ports", "wait_hello"]
 
 HELLO_TIMEOUT = 60.0
 """Seconds from the container's start to the agent's first frame, on a badly loaded host."""
@@ -40,6 +43,7 @@ class Launched:
 
     container_id: str
     connection: Connection
+    published: Mapping[int, PublishedPort] = attrs.field(factory=dict)
 
     def discard(self, backend: Backend) -> None:
         """End both, on the way out of an error: what fails here is not told."""
@@ -110,7 +114,7 @@ def _attempt(backend: Backend, spec: ContainerSpec) -> Launched:
             raise AgentMissing(f"the volume holds agent {hello.facts.get('build')}, not {spec.agent.build}")
         prove(backend, spec, status, hello)
         connection.shorten(status.pid)
-        return Launched(container_id, connection)
+        return Launched(container_id, connection, published_ports(spec.network, status))
     except BaseException:
         gone = SessionLostError("The session could not be created.")
         if connection is not None:
@@ -141,7 +145,9 @@ def wait_hello(connection: Connection) -> Hello:
 
 def prove(backend: Backend, spec: ContainerSpec, status: ContainerStatus, hello: Hello) -> None:
     """EngineError naming every setting that was asked for and is not in force, by the engine's word or from inside."""
-    wrong = list(_from_engine(backend, spec, status)) + list(_from_inside(backend, spec, hello))
+    wrong = _from_engine(backend, spec, status) + _from_inside(backend, spec, hello)
+    if Feature.PUBLISHED_PORTS in backend.features:
+        wrong += _wrongly_published(spec.network, status.effective)
     if wrong:
         raise EngineError(
             f"{backend.name} did not put every setting in force, so the session was not created: {'; '.join(wrong)}.",
@@ -175,6 +181,27 @@ def _from_engine(backend: Backend, spec: ContainerSpec, status: ContainerStatus)
     if limits.cpus is not None and "cpus" in enforceable and effective.cpus is not None:
         expect("cpus", round(effective.cpus, 2), round(limits.cpus, 2))
     return wrong
+
+
+def _wrongly_published(network: Network, effective: Effective) -> list[str]:
+    # What the engine can't say is no proof where something was asked for; and nothing may be open that was not.
+    found = effective.published
+    if found is None:
+        return ["published ports are not told by the engine's inspect"] if network.ports else []
+    wrong = []
+    for port in sorted({*network.ports, *found}):
+        where = [f"{host}:{number}" for host, number in found.get(port, ())]
+        if port not in network.ports:
+            wrong.append(f"port {port} is published at {', '.join(where)}, which nobody asked for")
+        elif len(where) != 1 or not where[0].startswith("127.0.0.1:") or where[0].endswith(":0"):
+            wrong.append(f"port {port} is published at {', '.join(where) or 'nothing'}, not at 127.0.0.1 alone")
+    return wrong
+
+
+def published_ports(network: Network, status: ContainerStatus) -> dict[int, PublishedPort]:
+    """Where the ports are that were asked for, as `prove` has seen them."""
+    found = status.effective.published or {}
+    return {port: PublishedPort(*found[port][0]) for port in network.ports if found.get(port)}
 
 
 def _from_inside(backend: Backend, spec: ContainerSpec, hello: Hello) -> list[str]:

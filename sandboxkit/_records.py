@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 import attrs
 
 from .file_results import FileEntry, FileType, SearchMatch
+from .port_results import ListeningPort
 
 __all__ = ["DONE", "END", "BrokenRecordError", "Identity", "IncompleteError", "Reader", "encode_entry", "parse_end"]
 
@@ -22,6 +24,7 @@ _IDENTITY = struct.Struct("<QQQQQII")
 _PAGE = struct.Struct("<QQQQQB7x")
 _MATCH = struct.Struct("<BBHIQQ")
 _END = struct.Struct("<BBHI")
+_LISTENER = struct.Struct("<BBHII16s")
 _PACK = struct.Struct("<B7xQQ")
 _U32 = struct.Struct("<I")
 
@@ -133,6 +136,14 @@ class Reader:
             text=text.decode("utf-8", "replace"),
             text_truncated=bool(cut),
         )
+
+    def listener(self) -> ListeningPort:
+        """'L'."""
+        kind, family, port, uid, pid, address = _LISTENER.unpack(self.exactly(_LISTENER.size))
+        if kind != ord("L") or family not in (4, 6) or not port or pid > 0x7FFFFFFF:
+            raise BrokenRecordError("a listener with fields out of range")
+        text = socket.inet_ntop(socket.AF_INET if family == 4 else socket.AF_INET6, address[: 4 if family == 4 else 16])
+        return ListeningPort(port, text, uid, pid or None)
 
     def end(self) -> tuple[int, int]:
         """'Z': what was cut, as bits, and how much was skipped; nothing follows."""

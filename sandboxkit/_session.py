@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from typing_extensions import Self
 
@@ -26,6 +26,7 @@ from .config import Limits
 from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
 from .exec_stream import ExecStream
 from .files import SessionFiles
+from .port_results import PublishedPort
 from .ports import SessionPorts
 from .results import ExecResult, StderrEvent, StdoutEvent
 from .session import OutputCallback, SessionState
@@ -54,7 +55,9 @@ class AgentSession:
         on_removed: Callable[[], object] | None = None,
         detached: bool = False,
         keep: bool = False,
+        published: Mapping[int, PublishedPort] | None = None,
     ) -> None:
+        self._published = MappingProxyType(dict(published or {}))
         self._on_removed = on_removed
         self._detached = detached
         self._keep = keep
@@ -90,6 +93,11 @@ class AgentSession:
     @property
     def engine(self) -> EngineInfo:
         return self._backend.info()
+
+    @property
+    def published(self) -> Mapping[int, PublishedPort]:
+        """See PortHost: for `ports`."""
+        return self._published
 
     @property
     def files(self) -> SessionFiles:

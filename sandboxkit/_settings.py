@@ -46,13 +46,17 @@ class Settings:
 
 
 def settings_label(spec: ContainerSpec) -> str:
-    """The spec's settings. A seccomp profile is left out: it may be long, and the engine holds it."""
+    """The spec's settings. Left out: a seccomp profile, which may be long, and the engine holds it; what is secret."""
     found = {
-        name: attrs.asdict(getattr(spec, name), value_serializer=_plain)
+        name: attrs.asdict(getattr(spec, name), filter=_is_label, value_serializer=_plain)
         for name in ("limits", "network", "security", "workspace")
     }
     found["security"].pop("seccomp", None)
     return json.dumps(found, separators=(",", ":"))
+
+
+def _is_label(field: attrs.Attribute[Any], value: object) -> bool:
+    return bool(field.metadata.get("label", True))
 
 
 def _plain(owner: object, field: object, value: Any) -> Any:
@@ -60,7 +64,7 @@ def _plain(owner: object, field: object, value: Any) -> Any:
 
 
 def _made(kind: type[T], found: Mapping[str, Any], /, **enums: type[enum.Enum]) -> T:
-    known = {field.name for field in attrs.fields(kind)}  # type: ignore[arg-type]
+    known = {field.name for field in attrs.fields(kind) if _is_label(field, None)}  # type: ignore[arg-type]
     values = {
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if name in known
     }

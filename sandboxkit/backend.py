@@ -59,6 +59,8 @@ class Feature(str, enum.Enum):
     """`Workspace.tmpfs` holds."""
     BRIDGE = "bridge"
     """`Network.bridge` holds."""
+    PUBLISHED_PORTS = "published_ports"
+    """The ports of `Network.bridge(ports=[...])` are published, at 127.0.0.1 of the engine's host alone."""
     VOLUMES = "volumes"
     """Named volumes: the backend has the part `volumes` (`sandboxkit.backend_parts`)."""
     HOST_FILES = "host_files"
@@ -142,7 +144,8 @@ class ContainerSpec:
     volumes; stop signal SIGKILL; security: all capabilities dropped, no-new-privileges, engine's
     default seccomp unless `security.seccomp`. `env` is set over the image's environment. nofile and nproc are set
     explicitly, no higher than the host allows. `extra_paths`: absolute paths of host folders, mounted read-only at the
-    same paths; ConfigError for one that is not there.
+    same paths; ConfigError for one that is not there. `network`: its `mode` and, with a bridge, its `ports`, each
+    published at 127.0.0.1 and a host port that the engine chooses; all else of it is the core's.
     """
 
     name: str
@@ -162,7 +165,11 @@ class ContainerSpec:
 
 @attrs.frozen(kw_only=True)
 class Effective:
-    """What is in force, read back from the engine. None where the engine does not say; 0 for "no limit"."""
+    """What is in force, read back from the engine. None where the engine does not say; 0 for "no limit".
+
+    `published`: by the container's TCP port, every address and port of the engine's host it is published at, as they
+    are while the container runs.
+    """
 
     network: str | None = None
     memory_bytes: int | None = None
@@ -173,6 +180,7 @@ class Effective:
     readonly_rootfs: bool | None = None
     privileged: bool | None = None
     runtime: str | None = None
+    published: Mapping[int, Sequence[tuple[str, int]]] | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -12,6 +12,7 @@ import attrs
 
 from . import _validate as check
 from ._binds import checked_bind
+from ._network import Network, NetworkMode
 
 __all__ = ["Lifecycle", "Limits", "Network", "NetworkMode", "Pull", "Security", "Workspace", "WorkspaceKind"]
 
@@ -73,34 +74,6 @@ class Limits:
         check.boolean("limits.allow_unenforced", self.allow_unenforced)
         if self.timeout is not None and self.max_timeout is not None and self.timeout > self.max_timeout:
             check.fail("limits.timeout", self.timeout, f"at most limits.max_timeout, {self.max_timeout:g}")
-
-
-class NetworkMode(str, enum.Enum):
-    """What the container is connected to."""
-
-    NONE = "none"
-    BRIDGE = "bridge"
-
-
-@attrs.frozen
-class Network:
-    """What a sandbox can reach. Made by the class methods."""
-
-    mode: NetworkMode = NetworkMode.NONE
-
-    def __attrs_post_init__(self) -> None:
-        if not isinstance(self.mode, NetworkMode):
-            check.fail("network", self.mode, "Network.none() or Network.bridge()")
-
-    @classmethod
-    def none(cls) -> Network:
-        """Loopback alone: the default."""
-        return cls(NetworkMode.NONE)
-
-    @classmethod
-    def bridge(cls) -> Network:
-        """The engine's default network: everything the host can reach, the sandbox can reach."""
-        return cls(NetworkMode.BRIDGE)
 
 
 @attrs.frozen(kw_only=True)

@@ -13,6 +13,7 @@ from typing_extensions import Self
 from . import _validate as check
 from ._forwards import ForwardServer, ServiceExposer
 from ._frames import Refusal, RefusalCode
+from ._port_watch import PortHost, PortWatch
 from ._relay import Relay, close_socket
 from .errors import EngineError, PortError, SandboxError, UnsupportedError
 
@@ -25,7 +26,7 @@ _PATIENCE = 10.0  # seconds for the agent's answer, and for the end of what is c
 _TARGETS = "a port from 1 to 65535, the absolute path of a unix socket (107 bytes at most), or @ and an abstract name"
 
 
-class PortsHost(Protocol):
+class PortsHost(PortHost, Protocol):
     """The session, as its ports need it."""
 
     @property
@@ -118,7 +119,7 @@ class Exposed:
         return f"<Exposed {self.host}:{self.host_port} as {self.port}>"
 
 
-class SessionPorts:
+class SessionPorts(PortWatch):
     """The ports of one session. Every method may be called from any thread.
 
     Nothing here needs a published port, a program in the image, or a network: bytes travel through the agent.
@@ -126,6 +127,7 @@ class SessionPorts:
     """
 
     def __init__(self, session: PortsHost) -> None:
+        super().__init__(session)
         self._session = session
 
     def forward(self, target: Target, host_port: int = 0) -> Forward:

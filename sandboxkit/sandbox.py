@@ -97,7 +97,7 @@ class Sandbox:
         self.security = Security() if security is None else security
         self.workspace = Workspace.ephemeral() if workspace is None else workspace
         checked("limits", self.limits, Limits, "a Limits")
-        checked("network", self.network, Network, "Network.none() or Network.bridge()")
+        checked("network", self.network, Network, "Network.none(), Network.bridge() or Network.allow([...])")
         checked("security", self.security, Security, "a Security")
         checked("workspace", self.workspace, Workspace, "Workspace.ephemeral(), .tmpfs(), .volume() or .bind()")
         self.env = check.environment("env", env)
@@ -212,6 +212,7 @@ class Sandbox:
                 container_id=launched.container_id,
                 backend=backend,
                 connection=launched.connection,
+                published=launched.published,
                 limits=self.limits,
                 env=merged_env,
                 on_removed=on_removed(backend, self.workspace, session_id),
@@ -251,6 +252,7 @@ class Sandbox:
             Feature.VOLUMES: ("Workspace.volume", self.workspace.kind is WorkspaceKind.VOLUME),
             Feature.BINDS: ("Workspace.bind", self.workspace.kind is WorkspaceKind.BIND),
             Feature.BRIDGE: ("Network.bridge", self.network.mode is NetworkMode.BRIDGE),
+            Feature.PUBLISHED_PORTS: ("Network.bridge(ports=...)", bool(self.network.ports)),
             Feature.HOST_FILES: ("extra_paths", bool(self.extra_paths)),
         }
         if self.image.startswith(_ROOTFS) and Feature.HOST_FILES not in backend.features:

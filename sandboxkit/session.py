@@ -82,7 +82,7 @@ class Session(Protocol):
 
     @property
     def ports(self) -> SessionPorts:
-        """Its servers for the host, and services of the host for it; works with the network off."""
+        """What listens inside it, its servers for the host, and services of the host for it; with the network off, too."""
         ...
 
     def exec(

@@ -18,7 +18,7 @@ BACKENDS = ROOT / "backends"
 BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "streams")
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
-    (*BACKEND_API, "_binds", "_labels", "_settings", "_validate"),
+    (*BACKEND_API, "_binds", "_hosts", "_labels", "_network", "_settings", "_validate"),
     ("_latch", "_frames", "_shortcut", "_decoder", "_channel", "_tunnels", "_relay", "_pump", "_forwards"),
     (
         "abort",
@@ -35,6 +35,8 @@ LAYERS = (
         "file_results",
         "_applets",
         "_records",
+        "port_results",
+        "_port_watch",
         "_file_calls",
         "_glob",
         "_progress",

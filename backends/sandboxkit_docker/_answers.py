@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
 from sandboxkit.backend import ContainerStatus, Effective, EngineInfo
 from sandboxkit.engines.architecture import normalised_arch
+from sandboxkit.engines.ports import published_ports
 
 __all__ = ["engine_info", "listed_status", "status"]
 
@@ -48,7 +51,7 @@ def status(found: Any) -> ContainerStatus:
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "dead") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),
-        effective=_effective(found["HostConfig"]),
+        effective=attrs.evolve(_effective(found["HostConfig"]), published=published_ports(found)),
     )
 
 

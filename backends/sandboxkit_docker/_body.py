@@ -40,6 +40,8 @@ def container_body(request: ContainerRequest) -> dict[str, Any]:
     }
     if spec.security.user is not None:
         body["User"] = spec.security.user
+    if spec.network.ports:
+        body["ExposedPorts"] = {f"{port}/tcp": {} for port in spec.network.ports}
     return body
 
 
@@ -85,6 +87,11 @@ def _host_config(request: ContainerRequest) -> dict[str, Any]:
         "Tmpfs": tmpfs,
         "Ulimits": [{"Name": limit.name, "Soft": limit.soft, "Hard": limit.hard} for limit in request.ulimits],
     }
+    if spec.network.ports:
+        # Without a host port Docker takes one of its own range that is free, anew with each start.
+        config["PortBindings"] = {
+            f"{port}/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}] for port in spec.network.ports
+        }
     if limits.memory_mb is not None:
         # Equal: no swap on top. Docker's default would allow as much again.
         config["Memory"] = config["MemorySwap"] = limits.memory_mb * 1024 * 1024

@@ -6,6 +6,7 @@ from typing import Any
 
 from sandboxkit.backend import ContainerStatus, Effective, EngineInfo
 from sandboxkit.engines.architecture import normalised_arch
+from sandboxkit.engines.ports import published_ports
 
 __all__ = ["api_version", "engine_info", "listed_status", "status"]
 
@@ -95,6 +96,7 @@ def _effective(found: Any) -> Effective:
         readonly_rootfs=bool(host.get("ReadonlyRootfs")),
         privileged=bool(host.get("Privileged")),
         runtime=str(found.get("OCIRuntime") or ""),
+        published=published_ports(found),
     )
 
 

@@ -65,6 +65,12 @@ def container_body(request: ContainerRequest, seccomp_path: str | None) -> dict[
     }
     if spec.network.mode is NetworkMode.NONE:
         body["netns"] = {"nsmode": "none"}  # else none is named: the engine's default
+    if spec.network.ports:
+        # Host port 0: Podman takes one that is free, once, when it makes the container.
+        body["portmappings"] = [
+            {"container_port": port, "host_ip": "127.0.0.1", "host_port": 0, "protocol": "tcp"}
+            for port in spec.network.ports
+        ]
     if security.user is not None:
         body["user"] = security.user
     if security.runtime is not None:

@@ -70,11 +70,13 @@ from ._lifecycle_prune import Pruning  # noqa: E402
 from ._lifecycle_resume import Resuming, Snapshotting  # noqa: E402
 from ._lifecycle_workspaces import Workspaces  # noqa: E402
 from ._output import Output  # noqa: E402
+from ._ports import Ports, PublishedPorts  # noqa: E402
 from ._processes import Crashes, Forks, KeyboardInterrupts  # noqa: E402
 from ._refusals import Refusals, Unsupported  # noqa: E402
 from ._streams import Backpressure, Streams  # noqa: E402
 from ._suite import Suite, Trait  # noqa: E402
 from ._timeouts import Timeouts  # noqa: E402
+from ._unreachable import Unreachable  # noqa: E402
 from ._whole import Declarations  # noqa: E402
 
 __all__ = ["Conformance", "Suite", "Trait"]
@@ -127,5 +129,8 @@ class Conformance(
     TimeToLive,
     Resuming,
     Snapshotting,
+    Ports,
+    PublishedPorts,
+    Unreachable,
 ):
     """The whole suite; see the package's docstring."""

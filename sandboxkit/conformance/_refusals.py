@@ -272,6 +272,11 @@ class Unsupported(Suite):
         """An undeclared feature raises."""
         self.refused(network=Network.bridge())
 
+    @without(Feature.PUBLISHED_PORTS)
+    def test_published_ports_are_refused(self) -> None:
+        """An undeclared feature raises."""
+        self.refused(network=Network.bridge(ports=[8000]))
+
     @without(Feature.HOST_FILES)
     def test_folders_of_the_host_are_refused(self) -> None:
         """An undeclared feature raises."""

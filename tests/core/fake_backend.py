@@ -29,6 +29,7 @@ __all__ = ["BUNDLE", "IN_FORCE", "FakeBackend"]
 BUNDLE = AgentBundle(build=BUILD, paths={"x86_64": Path("/nowhere")})
 FEATURES = frozenset(
     {Feature.ISOLATION, Feature.LIMITS, Feature.READONLY_ROOTFS, Feature.USERS, Feature.TMPFS, Feature.BRIDGE}
+    | {Feature.PUBLISHED_PORTS}
 )
 IN_FORCE = Effective(
     network="none",

@@ -215,6 +215,32 @@ def test_each_setting_by_the_engine_s_word(
 
 
 @pytest.mark.parametrize(
+    ("published", "wrong"),
+    [
+        ({}, "port 8000 is published at nothing, not at 127.0.0.1 alone"),
+        ({8000: [("0.0.0.0", 32768)]}, "port 8000 is published at 0.0.0.0:32768, not at 127.0.0.1 alone"),
+        ({8000: [("127.0.0.1", 0)]}, "port 8000 is published at 127.0.0.1:0, not at 127.0.0.1 alone"),
+        ({8000: [("127.0.0.1", 5), ("::", 5)]}, "port 8000 is published at 127.0.0.1:5, :::5, not at 127.0.0.1 alone"),
+        ({8000: [("127.0.0.1", 5)], 22: [("127.0.0.1", 6)]}, "port 22 is published at 127.0.0.1:6, which nobody asked"),
+        (None, "published ports are not told by the engine's inspect"),
+    ],
+)
+def test_ports_are_published_as_they_were_asked_for(published: Any, wrong: str, backend: FakeBackend) -> None:
+    spec = attrs.evolve(SPEC, network=Network.bridge(ports=[8000]))
+    backend.promise(network="bridge", published=published)
+    proof_fails(backend, spec, wrong)
+    backend.promise(published={8000: [("127.0.0.1", 32768)]})
+    launched = launch(backend, spec)
+    assert launched.published[8000].url == "http://127.0.0.1:32768"
+    end(backend, launched)
+
+
+def test_nothing_is_published_that_was_not_asked_for(backend: FakeBackend) -> None:
+    backend.promise(published={80: [("127.0.0.1", 32768)]})
+    proof_fails(backend, SPEC, "port 80 is published")
+
+
+@pytest.mark.parametrize(
     ("facts", "security"),
     [
         *(

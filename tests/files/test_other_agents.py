@@ -1,4 +1,4 @@
-"""The conformance tests of files once more: with the agent under sanitizers, and as on a kernel of 2018.
+"""The conformance tests of applets, files and ports, once more: with the agent under sanitizers, and as on a kernel of 2018.
 
 That kernel has no openat2, so paths are walked by hand; and the filter that plays it makes nameless drafts impossible,
 so they have names.
@@ -22,6 +22,7 @@ from sandboxkit.conformance import Suite, Trait
 from sandboxkit.conformance._file_safety import Atomicity, Outside
 from sandboxkit.conformance._file_transfers import Pages, Search, Transfers
 from sandboxkit.conformance._files import FileContents, FileNames, Folders
+from sandboxkit.conformance._ports import Ports
 from tests.agent import build
 from tests.support.local import LocalBackend
 
@@ -66,7 +67,7 @@ def script(folder: Path, line: str) -> Path:
     return path
 
 
-class TestOldKernel(FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, OtherAgent):
+class TestOldKernel(FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, Ports, OtherAgent):
     features = frozenset({Feature.CRASH_CLEANUP})
     traits: ClassVar[frozenset[Trait]] = frozenset()
 
@@ -75,7 +76,7 @@ class TestOldKernel(FileContents, FileNames, Folders, Outside, Atomicity, Pages,
         return script(folder, f'exec {build.tool("old_kernel")} {build.release(platform.machine())} "$@"')
 
 
-class TestSanitized(FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, OtherAgent):
+class TestSanitized(FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, Ports, OtherAgent):
     features = frozenset({Feature.CRASH_CLEANUP})
     traits: ClassVar[frozenset[Trait]] = frozenset()
     build_digest = "0" * 16

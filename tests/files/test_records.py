@@ -34,7 +34,7 @@ def split(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 @given(
     st.binary(max_size=300),
     st.lists(st.integers(0, 300), max_size=5),
-    st.sampled_from(["entry", "match", "end", "page", "totals"]),
+    st.sampled_from(["entry", "match", "listener", "end", "page", "totals"]),
 )
 def test_any_bytes_are_a_record_or_an_error(data: bytes, cuts: list[int], kind: str) -> None:
     reader = Reader(split(data, cuts))
@@ -55,6 +55,27 @@ def test_entries_come_back_as_they_were(name: bytes, mode: int, size: int, cuts:
     entry = reader.entry()
     assert (os.fsencode(entry.path), entry.type, entry.mode, entry.size) == (name, "file", mode, size)
     assert reader.end() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "text"),
+    [
+        (4, bytes([127, 0, 0, 1]) + bytes(12), "127.0.0.1"),
+        (6, bytes(15) + b"\1", "::1"),
+        (6, bytes(10) + b"\xff\xff\x7f\0\0\1", "::ffff:127.0.0.1"),
+    ],
+)
+def test_a_listener(family: int, address: bytes, text: str) -> None:
+    record = struct.pack("<BBHII16s", ord("L"), family, 8000, 7, 0, address)
+    found = Reader(iter([record])).listener()
+    assert (found.port, found.address, found.uid, found.pid, found.is_loopback) == (8000, text, 7, None, True)
+
+
+@pytest.mark.parametrize("record", [(77, 4, 1, 1), (76, 5, 1, 1), (76, 4, 0, 1), (76, 4, 1, 1 << 31)])
+def test_a_listener_that_is_none(record: tuple[int, int, int, int]) -> None:
+    kind, family, port, pid = record
+    with pytest.raises(BrokenRecordError):
+        Reader(iter([struct.pack("<BBHII16s", kind, family, port, 0, pid, bytes(16))])).listener()
 
 
 @pytest.mark.parametrize("path", [b"/etc", b"..", b"a/../b", b"a//b", b"./a", b"a/", b"", b"a\0b", b"n" * 256])

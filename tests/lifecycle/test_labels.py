@@ -85,6 +85,8 @@ def spec(**changes: Any) -> ContainerSpec:
         {},
         {"limits": Limits(timeout=None, max_timeout=7, memory_mb=64, cpus=0.5, allow_unenforced=True)},
         {"network": Network.bridge(), "security": Security(readonly_rootfs=True, user="1000:1000")},
+        {"network": Network.bridge(ports=[8000, 80])},
+        {"network": Network.allow(["example.com", "*.example.org:8443"], private=["10.0.0.1:5432"], max_total_bytes=9)},
         {"workspace": Workspace.tmpfs(size_mb=8)},
         {"workspace": Workspace.volume("name", create=False, keep=False, shared=True)},
     ],
@@ -100,6 +102,19 @@ def test_a_seccomp_profile_is_left_out() -> None:
     made = spec(security=Security(seccomp='{"defaultAction": "SCMP_ACT_ALLOW"}', user="app"))
     assert "SCMP_ACT_ALLOW" not in settings_label(made)
     assert Settings.of({SETTINGS: settings_label(made)}).security == attrs.evolve(made.security, seccomp=None)
+
+
+def test_what_is_secret_or_can_be_called_is_in_no_label() -> None:
+    network = Network.allow(
+        ["example.com"],
+        credentials={"example.com": {"Authorization": "s3cret"}},
+        audit=print,
+        resolver=lambda host, port: [],
+    )
+    label = settings_label(spec(network=network))
+    assert "s3cret" not in label
+    assert Settings.of({SETTINGS: label}).network == Network.allow(["example.com"])
+    assert Settings.of({SETTINGS: label}).network.credentials == {}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -200,10 +201,11 @@ static void answer(struct looking *looking, bool ended) {
     out_end((uint8_t)((looking->cut ? 1 : 0) | (ended ? 2 : 0)), 0);
 }
 
-/* Waits a moment; true when the process of that pidfd has ended. */
-static bool ended_meanwhile(int pidfd) {
+/* Waits a moment; true when the process has ended. Without a pidfd (no PID, or an old kernel) by its number. */
+static bool ended_meanwhile(int pidfd, pid_t pid) {
     struct pollfd one = {.fd = pidfd, .events = POLLIN};
-    return poll(&one, 1, POLL_MS) > 0;
+    bool ended = poll(&one, 1, POLL_MS) > 0;
+    return pidfd >= 0 ? ended : pid != 0 && kill(pid, 0) < 0 && errno == ESRCH;
 }
 
 void applet_listening(char **argv) {
@@ -220,7 +222,7 @@ void applet_listening(char **argv) {
         look(&looking); /* after the process was looked at: what it did before its end is seen */
         if (port == 0 || looking.count > 0 || ended)
             break;
-        ended = ended_meanwhile(pidfd);
+        ended = ended_meanwhile(pidfd, (pid_t)pid);
     }
     answer(&looking, ended);
 }

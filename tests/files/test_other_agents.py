@@ -1,4 +1,4 @@
-"""The conformance tests of applets, files and ports, once more: with the agent under sanitizers, and as on a kernel of 2018.
+"""The conformance tests of applets once more: with the agent under sanitizers, and as on a kernel of 2018.
 
 That kernel has no openat2, so paths are walked by hand; and the filter that plays it makes nameless drafts impossible,
 so they have names.

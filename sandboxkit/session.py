@@ -82,7 +82,7 @@ class Session(Protocol):
 
     @property
     def ports(self) -> SessionPorts:
-        """What listens inside it, its servers for the host, and services of the host for it; with the network off, too."""
+        """What listens inside, its servers for the host, and services of the host for it; with the network off, too."""
         ...
 
     def exec(

@@ -64,14 +64,9 @@ def attach_session(backend: Backend, session_id: str, *, takeover: bool, hooks: 
         raise SessionNotFoundError(f"Session {session_id} has ended, or has not started yet.")
     try:
         connection, _ = connect_agent(backend, status.id, takeover=takeover)
-        _shorten(backend, status, connection)
+        status = _looked_at(backend, status, connection)
     except SandboxError as error:
         error.details.setdefault("session", session_id)
-        raise
-    try:
-        status = backend.inspect(status.id)  # a list has no ports
-    except BaseException:
-        connection.shutdown()
         raise
     return _opened(backend, status, connection, hooks, started)
 
@@ -109,7 +104,7 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
         claim_again(backend, status)
         status = backend.inspect(status.id)  # as it runs now: its ports may be published elsewhere than before
         _prove_again(backend, status, hello)
-        _shorten(backend, status, connection)
+        connection.shorten(status.pid)
         if expires is not None:
             connection.configure({"ttl": str(max(int((expires - time.time()) * 1000), 1))})
         return _opened(backend, status, connection, hooks, started)
@@ -152,10 +147,12 @@ def _prove_again(backend: Backend, status: ContainerStatus, hello: Hello) -> Non
     prove(backend, spec, status, hello)
 
 
-def _shorten(backend: Backend, status: ContainerStatus, connection: Connection) -> None:
-    # The list that `status` is from does not say the process.
+def _looked_at(backend: Backend, status: ContainerStatus, connection: Connection) -> ContainerStatus:
+    # The list that `status` is from says neither the process nor the ports.
     try:
-        connection.shorten(backend.inspect(status.id).pid)
+        status = backend.inspect(status.id)
+        connection.shorten(status.pid)
+        return status
     except BaseException:
         connection.close(SessionLostError("The connection was not wanted."))
         raise

@@ -13,6 +13,8 @@
  *   tree.c       /proc walks and signals             terminal.c    pseudo-terminals
  *   wire.c request.c text.c   pure helpers
  *   applet*.c    functions in the place of programs: see applet.h
+ *   process.c    managed processes                call.c        the host's requests about them
+ *   journal.c    their logs
  *   detached.c   without a stream, lifetimes         connect.c     the program's other mode
  *   tunnel*.c    connections with the host: see tunnel.h
  *   shortcut.c   a stream without the engine
@@ -33,6 +35,7 @@
 
 #include "detached.h"
 #include "hardening.h"
+#include "process.h"
 #include "request.h"
 #include "text.h"
 #include "tunnel.h"
@@ -65,6 +68,7 @@ enum fixed_fd {
     FD_WORKSPACE = 3, /* O_PATH; of "/" when the workspace is missing */
     FD_SIGNALS = 4,   /* in the agent */
     FD_CONTROL = 4,   /* in a supervisor and a command before execve: the socket to the agent */
+    FD_PROOF = 5,   /* in a managed process before execve, which closes it: see process_prove */
     FD_FIRST_FREE = 5,
 };
 
@@ -101,6 +105,7 @@ struct slot {
 enum control {
     CONTROL_PIPES = 'P',    /* agent → supervisor: a task, with three descriptors */
     CONTROL_TERMINAL = 'T', /* agent → supervisor: a task, with a terminal */
+    CONTROL_MANAGED = 'M',  /* agent → supervisor: a task, with three descriptors and the proof */
     CONTROL_GO = 'G',       /* agent → command: the request is in the slot */
     CONTROL_STARTED = 'S',  /* command → agent: about to call execve */
     CONTROL_ALONE = 'A',    /* supervisor → agent: the command ended, no other process of it is left */
@@ -161,6 +166,9 @@ struct channel {
     uint32_t id;
     pid_t supervisor; /* 0 once reaped */
     int control;
+    struct process *process; /* of a managed one: then the channel has no number */
+    int proof;
+    int16_t proof_at;
     uint32_t credit;
     struct stream streams[2];
     struct feed feed;
@@ -233,6 +241,7 @@ struct agent {
     struct shortcut shortcut;
     struct input input;
     struct output output;
+    struct processes processes;
     bool hello_pending;
     bool pong_pending;
     bool configured;
@@ -284,6 +293,10 @@ void output_flush(struct output *output);
 void reply_refuse(struct agent *agent, uint32_t channel, uint16_t code, int error, const char *text);
 void reply_session(struct agent *agent);
 void reply_channel(struct agent *agent, struct channel *channel);
+unsigned char *reply_ending(struct agent *agent, const struct channel *channel, unsigned char *at);
+bool reply_room(struct agent *agent, size_t payload);
+void reply_frame(struct agent *agent, uint32_t channel, uint8_t type, uint8_t flags, const void *payload, size_t size);
+void reply_error(struct agent *agent, uint32_t channel, uint16_t code, uint16_t error, const char *text);
 
 /* shortcut.c */
 void shortcut_open(struct agent *agent);
@@ -314,6 +327,8 @@ void fd_close(int *fd);
 
 /* exec.c */
 void exec_open(struct agent *agent, uint32_t id, unsigned char *payload, size_t size);
+struct channel *exec_begin(struct agent *agent, uint32_t id, const struct request *request, const unsigned char *payload,
+                           size_t size, struct process *process);
 void exec_retry(struct agent *agent, struct channel *channel);
 void exec_give_up(struct channel *channel, uint16_t code, int error, const char *text);
 
@@ -345,6 +360,7 @@ void streams_measure(struct channel *channel);
 void feed_data(struct channel *channel, const unsigned char *bytes, uint32_t count);
 void feed_ignore(struct channel *channel, uint32_t count);
 void feed_end(struct channel *channel);
+void feed_drop(struct channel *channel);
 void feed_drain(struct channel *channel);
 void feed_close(struct channel *channel);
 int feed_descriptor(const struct channel *channel);

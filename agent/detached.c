@@ -73,6 +73,7 @@ static void forget_host(struct agent *agent) {
     agent->hello_pending = false;
     agent->pong_pending = false;
     agent->refusal_count = 0;
+    calls_forget(agent);
     agent->configured = false;
     agent->last_channel = 0;
 }
@@ -87,7 +88,7 @@ void detached_host_gone(struct agent *agent) {
     /* Its commands were its own: nobody else can hear of their ends. What they left in the background lives on. */
     for (unsigned i = 0; i < agent->active_count; i++) {
         struct channel *channel = agent->active[i];
-        if (channel->state != CHANNEL_OPEN)
+        if (channel->state != CHANNEL_OPEN || channel->process != NULL)
             continue;
         channel->credit = CREDIT_MAX; /* their output goes to nothing, so that they can end */
         end_begin(agent, channel, REASON_KILL, 0);
@@ -242,7 +243,7 @@ void lifetime_configure(struct agent *agent, const char *settings, size_t size) 
 
 void lifetime_check(struct agent *agent, int64_t now) {
     struct detached *detached = &agent->detached;
-    if (detached->active || agent->open_count > 0)
+    if (detached->active || agent->open_count > 0 || processes_run(agent))
         detached->active_us = now;
     detached->active = false;
     if (now >= detached->ends_us) {
@@ -260,7 +261,8 @@ int64_t lifetime_next(const struct agent *agent) {
     int64_t next = detached->ends_us;
     if (may_adopt(agent))
         return 0; /* the last command's end was said after this round had served the socket */
-    if (detached->idle_us > 0 && agent->open_count == 0 && detached->active_us + detached->idle_us < next)
+    if (detached->idle_us > 0 && agent->open_count == 0 && !processes_run(agent) &&
+        detached->active_us + detached->idle_us < next)
         next = detached->active_us + detached->idle_us;
     if (detached->on && detached->waiting >= 0 && detached->patience_us < next)
         next = detached->patience_us;

@@ -75,12 +75,13 @@ static struct channel *use_spare(struct agent *agent, const unsigned char *paylo
 
 /* A new channel with the request in its hands, or NULL after a refusal. */
 static struct channel *use_fresh(struct agent *agent, uint32_t id, const struct request *request,
-                                 const unsigned char *payload, size_t size) {
+                                 const unsigned char *payload, size_t size, struct process *process) {
     struct channel *channel = spawn_entry(agent, size > SLOT_REQUEST_MAX);
     if (channel == NULL) {
         reply_refuse(agent, id, ERROR_BUSY, 0, "Too many commands are running or living on in the background.");
         return NULL;
     }
+    channel->process = process;
     int error = request_store(channel, payload, size) ? 0 : ENOMEM;
     if (error == 0)
         error = spawn(agent, channel, request);
@@ -90,8 +91,26 @@ static struct channel *use_fresh(struct agent *agent, uint32_t id, const struct 
     }
     reply_refuse(agent, id, is_scarcity(error) ? ERROR_BUSY : ERROR_INTERNAL, error,
                  "The process for the command could not be made.");
+    channel->process = NULL;
     spawn_dismiss(agent, channel);
     return NULL;
+}
+
+/* A running command, or NULL after a refusal on channel `id`. That of a process has no number, and proves its start. */
+struct channel *exec_begin(struct agent *agent, uint32_t id, const struct request *request, const unsigned char *payload,
+                           size_t size, struct process *process) {
+    int64_t now = now_us();
+    bool ready = (request->flags & EXEC_TTY) == 0 && process == NULL;
+    struct channel *channel = ready ? use_spare(agent, payload, size) : NULL;
+    if (channel == NULL)
+        channel = use_fresh(agent, id, request, payload, size, process);
+    if (channel == NULL)
+        return NULL;
+    channel->state = CHANNEL_OPEN;
+    channel->id = process == NULL ? id : 0;
+    channel->started_us = now;
+    settle(agent, channel, request);
+    return channel;
 }
 
 void exec_open(struct agent *agent, uint32_t id, unsigned char *payload, size_t size) {
@@ -105,22 +124,14 @@ void exec_open(struct agent *agent, uint32_t id, unsigned char *payload, size_t 
         reply_refuse(agent, id, ERROR_BUSY, 0, "As many commands as the agent allows are running.");
         return;
     }
-    int64_t now = now_us();
-    bool tty = (request.flags & EXEC_TTY) != 0;
-    struct channel *channel = tty ? NULL : use_spare(agent, payload, size);
-    if (channel == NULL)
-        channel = use_fresh(agent, id, &request, payload, size);
+    struct channel *channel = exec_begin(agent, id, &request, payload, size, NULL);
     if (channel == NULL)
         return;
-    channel->state = CHANNEL_OPEN;
     agent->open_count++;
-    channel->id = id;
     channel->credit = request.window;
     channel->grace_ms = request.grace_ms;
-    channel->started_us = now;
     if (request.timeout_ms != 0)
-        channel->deadline_us = now + (int64_t)request.timeout_ms * 1000;
-    settle(agent, channel, &request);
+        channel->deadline_us = channel->started_us + (int64_t)request.timeout_ms * 1000;
 }
 
 void exec_give_up(struct channel *channel, uint16_t code, int error, const char *text) {
@@ -158,6 +169,7 @@ void exec_retry(struct agent *agent, struct channel *channel) {
     if (error != 0) {
         exec_give_up(channel, is_scarcity(error) ? ERROR_BUSY : ERROR_INTERNAL, error,
                      "The process for the command could not be made.");
+        channel->tree_gone = channel->supervisor == 0; /* else when it has been reaped */
         return;
     }
     hand_over(channel);

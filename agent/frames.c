@@ -34,7 +34,8 @@ static void open_number(struct agent *agent, uint32_t channel) {
  */
 static void act_on_unknown(struct agent *agent, const struct frame *frame) {
     if (frame->channel != 0) {
-        if (table_find(agent, frame->channel) != NULL || tunnel_find(agent, frame->channel) != NULL)
+        if (table_find(agent, frame->channel) != NULL || tunnel_find(agent, frame->channel) != NULL ||
+            call_is_open(agent, frame->channel))
             session_broken(agent, "an unknown frame type on an open channel");
         if (frame->channel <= agent->last_channel)
             return;
@@ -75,8 +76,10 @@ static void act_on_channel(struct agent *agent, const struct frame *frame, const
         return;
     }
     struct channel *channel = table_find(agent, frame->channel);
-    if (channel == NULL)
-        return; /* crossed with its EXIT */
+    if (channel == NULL) {
+        call_act(agent, frame, payload); /* or it crossed with its EXIT */
+        return;
+    }
     switch (frame->type) {
     case FRAME_DATA:
     case FRAME_EOF:
@@ -123,6 +126,17 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
         open_number(agent, frame->channel);
         tunnel_listen(agent, frame->channel, payload, frame->length);
         return;
+    case FRAME_START:
+        open_number(agent, frame->channel);
+        process_start(agent, frame->channel, payload, frame->length);
+        return;
+    case FRAME_VIEW:
+    case FRAME_INPUT:
+    case FRAME_STOP:
+    case FRAME_LIST:
+        open_number(agent, frame->channel);
+        call_open(agent, frame, payload);
+        return;
     case FRAME_DATA:
     case FRAME_EOF:
     case FRAME_WINDOW:
@@ -139,6 +153,8 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
     case FRAME_OPENED:
     case FRAME_ACCEPTED:
     case FRAME_CLOSED:
+    case FRAME_PROCESS:
+    case FRAME_CURSOR:
         session_broken(agent, "a frame that only the agent may send");
     default:
         act_on_unknown(agent, frame);

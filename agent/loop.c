@@ -8,7 +8,7 @@
 
 /* Who is waited for, and who is served in which order. Nothing here ever waits but poll. */
 
-#define POLLED_MAX (7u + 4u * TABLE_SIZE + TUNNELS)
+#define POLLED_MAX (7u + 4u * TABLE_SIZE + TUNNELS + PROCESSES)
 
 struct polled {
     nfds_t count;
@@ -34,7 +34,7 @@ static short happened(const struct polled *polled, int16_t at) {
 
 /* A pipe is watched only while its bytes have somewhere to go: that is the whole of the backpressure. */
 static bool may_read(struct agent *agent, const struct channel *channel, const struct stream *stream) {
-    if (channel->state == CHANNEL_BEHIND)
+    if (channel->state == CHANNEL_BEHIND || channel->process != NULL) /* to be dropped; to be logged */
         return true;
     if (channel->state != CHANNEL_OPEN || channel->credit == 0 || (channel->measured && stream->left == 0))
         return false;
@@ -43,6 +43,7 @@ static bool may_read(struct agent *agent, const struct channel *channel, const s
 
 static void watch_channel(struct agent *agent, struct channel *channel, struct polled *polled) {
     channel->poll_at = watch(polled, channel->control, POLLIN);
+    channel->proof_at = watch(polled, channel->proof, POLLIN);
     for (unsigned i = 0; i < 2; i++) {
         struct stream *stream = &channel->streams[i];
         stream->poll_at = may_read(agent, channel, stream) ? watch(polled, stream->fd, POLLIN) : (int16_t)-1;
@@ -103,6 +104,8 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
 static void serve_channel(struct agent *agent, struct channel *channel, const struct polled *polled) {
     if (happened(polled, channel->poll_at) != 0)
         control_serve(agent, channel);
+    if (happened(polled, channel->proof_at) != 0 && channel->proof >= 0)
+        process_prove(channel);
     if (happened(polled, channel->feed.poll_at) != 0)
         feed_drain(channel);
     for (unsigned i = 0; i < 2; i++) {
@@ -111,6 +114,8 @@ static void serve_channel(struct agent *agent, struct channel *channel, const st
             continue;
         if (channel->state == CHANNEL_BEHIND)
             stream_drop(agent, stream);
+        else if (channel->process != NULL)
+            process_log(agent, channel, i);
         else
             stream_forward(agent, channel, i);
     }
@@ -163,6 +168,7 @@ static void reply_all(struct agent *agent) {
         for (unsigned i = 0; i < agent->active_count; i++)
             reply_channel(agent, agent->active[i]);
         tunnels_reply(agent);
+        calls_reply(agent);
         if (output->tail == output->head)
             return;
         output_flush(output);

@@ -172,6 +172,10 @@ void reap_settle(struct agent *agent) {
 
 /* Moves a command that has ended towards its EXIT. */
 void channel_advance(struct agent *agent, struct channel *channel) {
+    if (channel->process != NULL) {
+        process_advance(agent, channel);
+        return;
+    }
     if (channel->state != CHANNEL_OPEN || !channel->exited || channel->finished)
         return;
     if (!channel->tree_gone && (channel->reason != REASON_ITSELF || channel->orphaned))

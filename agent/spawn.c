@@ -23,12 +23,14 @@ struct ends {
     int input;
     int output;
     int error;
+    int proof; /* of a managed process */
 };
 
 static void ends_close(struct ends *ends) {
     fd_close(&ends->input);
     fd_close(&ends->output);
     fd_close(&ends->error);
+    fd_close(&ends->proof);
 }
 
 static void note_highest(struct agent *agent, int fd) {
@@ -54,6 +56,9 @@ static bool make_ends(struct agent *agent, struct channel *channel, const struct
         made = make_pipe(&channel->feed.fd, &ends->input, true) &&
                make_pipe(&channel->streams[0].fd, &ends->output, false) &&
                make_pipe(&channel->streams[1].fd, &ends->error, false);
+    if (made && channel->process != NULL)
+        made = make_pipe(&channel->proof, &ends->proof, false);
+    note_highest(agent, channel->proof);
     note_highest(agent, channel->streams[0].fd);
     note_highest(agent, channel->streams[1].fd);
     return made;
@@ -61,9 +66,10 @@ static bool make_ends(struct agent *agent, struct channel *channel, const struct
 
 /* 0, or an errno. The descriptors travel in the order of their numbers there. */
 static int send_task(const struct channel *channel, const struct ends *ends) {
-    const int fds[3] = {ends->input, ends->output, ends->error};
-    size_t count = channel->tty ? 1 : 3;
-    char what = channel->tty ? CONTROL_TERMINAL : CONTROL_PIPES;
+    const int fds[4] = {ends->input, ends->output, ends->error, ends->proof};
+    bool proof = ends->proof >= 0;
+    size_t count = channel->tty ? 1 : proof ? 4 : 3;
+    char what = channel->tty ? CONTROL_TERMINAL : proof ? CONTROL_MANAGED : CONTROL_PIPES;
     struct iovec byte = {.iov_base = &what, .iov_len = 1};
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fds)] = {0};
     struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = space};
@@ -112,7 +118,7 @@ static int make_supervisor(struct agent *agent, struct channel *channel) {
 }
 
 int spawn(struct agent *agent, struct channel *channel, const struct request *request) {
-    struct ends ends = {.input = -1, .output = -1, .error = -1};
+    struct ends ends = {.input = -1, .output = -1, .error = -1, .proof = -1};
     channel->tty = request != NULL && (request->flags & EXEC_TTY) != 0;
     int error = channel->supervisor != 0 ? 0 : make_supervisor(agent, channel);
     if (error == 0 && !make_ends(agent, channel, channel->tty ? request : NULL, &ends))

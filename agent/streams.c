@@ -109,12 +109,17 @@ static void feed_free(struct feed *feed) {
     feed->length = 0;
 }
 
-/* The command will read no more: what waits counts as consumed. */
-void feed_close(struct channel *channel) {
+/* What waits is not handed over, and counts as consumed. */
+void feed_drop(struct channel *channel) {
     struct feed *feed = &channel->feed;
     feed_consumed(feed, feed->length, feed->length > 0);
     feed_free(feed);
-    fd_close(&feed->fd);
+}
+
+/* The command will read no more. */
+void feed_close(struct channel *channel) {
+    feed_drop(channel);
+    fd_close(&channel->feed.fd);
 }
 
 /* A terminal has no end of file: its end-of-file character does the same for a program that reads lines. */

@@ -110,10 +110,10 @@ static void close_from(const struct agent *agent, int first) {
         close(fd);
 }
 
-/* Puts the descriptors of the next task at 0, 1 and 2, which are free. Its kind, or 0 when there will be none. */
+/* Puts the descriptors of the next task at 0, 1, 2 and FD_PROOF, which are free. Its kind, or 0 when there will be none. */
 static char receive_task(void) {
     char what = 0;
-    int fds[3] = {-1, -1, -1};
+    int fds[4] = {-1, -1, -1, -1};
     struct iovec byte = {.iov_base = &what, .iov_len = 1};
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fds)];
     struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
@@ -127,6 +127,8 @@ static char receive_task(void) {
     memcpy(fds, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
     if (what == CONTROL_TERMINAL)
         return fds[0] == 0 && dup2(0, 1) == 1 && dup2(0, 2) == 2 ? what : 0;
+    if (what == CONTROL_MANAGED && (fds[3] != FD_PROOF || fcntl(FD_PROOF, F_SETFD, FD_CLOEXEC) != 0))
+        return 0;
     return fds[0] == 0 && fds[1] == 1 && fds[2] == 2 ? what : 0;
 }
 
@@ -134,6 +136,7 @@ struct task {
     const struct agent *agent;
     const struct channel *channel;
     bool tty;
+    bool managed;
 };
 
 static int run_task(void *memory) {
@@ -176,6 +179,8 @@ static bool do_task(struct task *task, unsigned char *stack_end) {
         close(FD_INPUT); /* that of a terminal stays open: see terminal_open */
     close(FD_OUTPUT);
     close(FD_DIAGNOSTICS);
+    if (task->managed)
+        close(FD_PROOF);
     if (command < 0) {
         slot->verdict_errno = error;
         slot->verdict = VERDICT_BUSY;
@@ -205,6 +210,7 @@ _Noreturn void supervisor_run(struct agent *agent, struct channel *channel, int 
     char what;
     while ((what = receive_task()) != 0) {
         task.tty = what == CONTROL_TERMINAL;
+        task.managed = what == CONTROL_MANAGED;
         if (!do_task(&task, stack + COMMAND_STACK))
             break;
     }

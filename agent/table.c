@@ -29,6 +29,8 @@ static struct channel blank(const struct agent *agent, uint16_t index, uint16_t 
         .active_at = active_at,
         .poll_at = -1,
         .control = -1,
+        .proof = -1,
+        .proof_at = -1,
         .streams = {{.fd = -1, .poll_at = -1}, {.fd = -1, .poll_at = -1}},
         .feed = {.fd = -1, .poll_at = -1},
         .deadline_us = NEVER,
@@ -52,6 +54,7 @@ void channel_close_descriptors(struct agent *agent, struct channel *channel) {
     stream_close(agent, &channel->streams[0]);
     stream_close(agent, &channel->streams[1]);
     fd_close(&channel->control);
+    fd_close(&channel->proof);
 }
 
 /* Requests carry secrets: what is not unmapped or given back is cleared. */

@@ -8,6 +8,10 @@ uint32_t get_u32(const unsigned char *at) {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
+uint64_t get_u64(const unsigned char *at) {
+    return get_u32(at) | (uint64_t)get_u32(at + 4) << 32;
+}
+
 unsigned char *put_u8(unsigned char *at, uint8_t value) {
     at[0] = value;
     return at + 1;

@@ -15,6 +15,7 @@
 #define CHANNEL_MAX 0x7fffffffu
 #define OFFER_SIZE 12u
 #define CREDIT_MAX 0x7fffffffu
+#define ENDING_SIZE 32u /* of EXIT, up to max_rss */
 
 enum frame_type {
     FRAME_HELLO = 0x01,
@@ -32,6 +33,13 @@ enum frame_type {
     FRAME_EXIT = 0x16,
     FRAME_ERROR = 0x17,
     FRAME_RESIZE = 0x18,
+    FRAME_START = 0x30,
+    FRAME_PROCESS = 0x31,
+    FRAME_VIEW = 0x32,
+    FRAME_CURSOR = 0x33,
+    FRAME_INPUT = 0x34,
+    FRAME_STOP = 0x35,
+    FRAME_LIST = 0x36,
     FRAME_CONNECT = 0x40,
     FRAME_LISTEN = 0x41,
     FRAME_OPENED = 0x42,
@@ -47,6 +55,11 @@ enum error_code {
     ERROR_CWD = 4,
     ERROR_INTERNAL = 5,
     ERROR_ADDRESS = 6,
+    ERROR_NOT_FOUND = 7,
+    ERROR_NOT_EXECUTABLE = 8,
+    ERROR_UNKNOWN = 9,
+    ERROR_CLOSED = 10,
+    ERROR_LIMIT = 11,
 };
 
 enum exit_flag {
@@ -76,6 +89,7 @@ enum frame_verdict {
 
 uint16_t get_u16(const unsigned char *at);
 uint32_t get_u32(const unsigned char *at);
+uint64_t get_u64(const unsigned char *at);
 unsigned char *put_u8(unsigned char *at, uint8_t value);
 unsigned char *put_u16(unsigned char *at, uint16_t value);
 unsigned char *put_u32(unsigned char *at, uint32_t value);

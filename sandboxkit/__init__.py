@@ -25,6 +25,7 @@ from .errors import (
     PolicyError,
     PortError,
     ProcessError,
+    ProcessTimeoutError,
     SandboxError,
     SessionBusyError,
     SessionDestroyedError,
@@ -39,6 +40,9 @@ from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, S
 from .pool import Pool
 from .port_results import ListeningPort, PublishedPort
 from .ports import Exposed, Forward, SessionPorts
+from .process_results import ProcessExit, ProcessLogs
+from .process_stream import ProcessStream
+from .processes import ManagedProcess, SessionProcesses
 from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
 from .session import Session, SessionState
@@ -75,6 +79,7 @@ __all__ = [
     "Limits",
     "LimitsNotEnforceableError",
     "ListeningPort",
+    "ManagedProcess",
     "Network",
     "Owner",
     "PathError",
@@ -83,6 +88,10 @@ __all__ = [
     "Pool",
     "PortError",
     "ProcessError",
+    "ProcessExit",
+    "ProcessLogs",
+    "ProcessStream",
+    "ProcessTimeoutError",
     "Progress",
     "Pruned",
     "PublishedPort",
@@ -102,6 +111,7 @@ __all__ = [
     "SessionLostError",
     "SessionNotFoundError",
     "SessionPorts",
+    "SessionProcesses",
     "SessionState",
     "Snapshot",
     "StderrEvent",

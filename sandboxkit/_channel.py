@@ -13,13 +13,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from ._decoder import Decoder
 from ._frames import (
-    INPUT_WINDOW,
     MAX_CHANNEL,
-    MAX_PAYLOAD,
     Exit,
     FrameType,
     Hello,
@@ -29,18 +26,17 @@ from ._frames import (
     encode,
     encode_configure,
     encode_exec,
-    encode_resize,
-    encode_u32,
-    milliseconds,
 )
+from ._lane import Channel, Outcome, Sink
 from ._latch import Latch
+from ._process_frames import ProcessRecord
 from ._shortcut import Offer, Shortcut, taken
 from ._tunnels import Tunnels
 from .backend import ByteStream
 from .errors import EngineError, SandboxError, SessionDestroyedError, SessionLostError
 from .streams import WatchableStream
 
-__all__ = ["Channel", "Connection", "Sink"]
+__all__ = ["Channel", "Connection", "Outcome", "Sink"]
 
 _LOST = (
     "The session's container is gone: it was stopped or removed, ran out of memory, or its engine ended. "
@@ -49,134 +45,6 @@ _LOST = (
 _NOTHING = memoryview(b"")
 _ANSWER = 60.0
 _PATIENCE = 2.0  # seconds that `close` gives the reader and senders; in vain when a signal handler is on top of one
-
-
-class Sink(Protocol):
-    """Where a channel's output goes; called by the reader thread, so it must not block."""
-
-    def feed(self, stream: Stream, chunk: memoryview) -> bool:
-        """Take the bytes (copy them). True gives their credit back at once; else the owner calls `Channel.grant`."""
-        ...
-
-
-class Channel:
-    """One command's lane: made by its caller, opened by `Connection.open`, fed by the reader thread.
-
-    `outcome` is None while the command runs, then the Exit or Refusal the agent sent, or the error that ended the
-    session. `sent` counts the bytes of its EXEC that have left: none means that nothing was, or will be, run.
-    """
-
-    __slots__ = (
-        "_connection",
-        "_returned",
-        "changed",
-        "extra",
-        "granted",
-        "id",
-        "input_changed",
-        "input_credit",
-        "outcome",
-        "pid",
-        "sent",
-        "sink",
-        "window",
-    )
-
-    def __init__(self, connection: Connection, sink: Sink, window: int) -> None:
-        self._connection = connection
-        self.id = 0
-        self.sent: list[int] = []
-        self.sink = sink
-        self.window = window
-        self.granted = window  # bytes the agent may still send (reader thread)
-        self.extra = 0  # granted by a finalizer, which must not take the credit lock
-        self._returned = 0  # consumed and not granted again yet
-        self.input_credit = INPUT_WINDOW
-        self.pid: int | None = None
-        self.outcome: Exit | Refusal | SandboxError | None = None
-        self.changed = Latch()
-        self.input_changed = Latch()
-
-    def send_input(self, data: memoryview) -> int:
-        """Send as much as there is credit for and return how much; 0 when there is none."""
-        # The reader adds to the credit while we take from it, hence the lock in both places.
-        with self._connection.credit_lock:
-            size = max(min(len(data), self.input_credit, MAX_PAYLOAD), 0)
-            self.input_credit -= size
-        if size:
-            self._connection.send(encode(FrameType.DATA, self.id, data[:size], Stream.STDIN))
-        return size
-
-    def close_input(self) -> None:
-        """The command will read end of file."""
-        self._connection.send(encode(FrameType.EOF, self.id, b"", Stream.STDIN))
-
-    def kill(self, grace: float) -> None:
-        """Ask for the end of the command's tree; `outcome` comes when it is dead."""
-        self._connection.send(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
-
-    def wait(self, timeout: float | None) -> None:
-        """Until something changed, `timeout` seconds at most; the end wakes all who wait."""
-        self.changed.wait(timeout)
-        if self.outcome is not None:
-            self.changed.set()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the command was sent, has not ended, and is this process's to end."""
-        return bool(self.sent) and self.outcome is None and not self.forked
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a child of the one whose command it is."""
-        return self._connection.forked
-
-    def kill_later(self, grace: float = 0.0) -> None:
-        """`kill` that never waits for another sender: for finalizers, which may run amid a send on the same thread."""
-        if self.runs:
-            self._connection.send_later(encode_u32(FrameType.KILL, self.id, milliseconds(grace)))
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Tell the command's terminal its size."""
-        self._connection.send(encode_resize(self.id, rows, columns))
-
-    def grant(self, size: int) -> None:
-        """`size` bytes of output were consumed: give the credit back, a quarter of the window at a time."""
-        returned = self._due(size)
-        if returned:
-            self._connection.send(encode_u32(FrameType.WINDOW, self.id, returned))
-
-    def grant_later(self, size: int) -> None:
-        """Grant `size` bytes beyond what was consumed, without waiting: see `kill_later`."""
-        self.extra += size
-        self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, size))
-
-    def _due(self, size: int) -> int:
-        # What is to be granted, now that `size` bytes more were consumed; 0 while it is not worth a frame.
-        with self._connection.credit_lock:
-            self._returned += size
-            if self._returned < self.window // 4 or self.outcome is not None:
-                return 0
-            returned, self._returned = self._returned, 0
-            self.granted += returned
-            return returned
-
-    # The reader thread's side.
-
-    def receive(self, stream: Stream, chunk: memoryview) -> None:
-        """Output came."""
-        if self.sink.feed(stream, chunk):
-            returned = self._due(len(chunk))
-            if returned:
-                # Never behind a sender that the agent keeps waiting until we read: that would be a deadlock.
-                self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, returned))
-
-    def finish(self, outcome: Exit | Refusal | SandboxError) -> None:
-        """The last frame, or the end of the session."""
-        if self.outcome is None:
-            self.outcome = outcome
-        self.changed.set()
-        self.input_changed.set()
 
 
 class Connection:
@@ -259,7 +127,7 @@ class Connection:
         self.raise_if_unusable()
         # Numbers must reach the agent rising (§4.1): so the frame leaves under the lock that gave the number.
         with self._table:
-            if len(self._channels) >= limit:
+            if len(self._channels) >= limit and len(self.open_channels) >= limit:
                 return False
             channel.id = self._new_number()
             frame = encode_exec(channel.id, request)
@@ -269,19 +137,19 @@ class Connection:
                 frame += encode(FrameType.DATA, channel.id, early_input[:size], Stream.STDIN)
                 if size == len(early_input):
                     frame += encode(FrameType.EOF, channel.id, b"", Stream.STDIN)
-            self._channels[channel.id] = channel
-            try:
-                with self._lock:
-                    self._send_locked(frame, channel.sent)
-            except BaseException:
-                if not channel.sent:
-                    self._channels.pop(channel.id, None)
-                raise
-            finally:
-                self._flush_later()
+            self._send_first(channel, frame)
         if self.lost is not None:
             channel.finish(self.lost)  # the reader may have ended before the channel was in the table
         return True
+
+    def request(self, channel: Channel, kind: FrameType, payload: bytes) -> None:
+        """Send what opens a channel that is no command's; it takes nobody's turn."""
+        self.raise_if_unusable()
+        with self._table:
+            channel.id = self._new_number()
+            self._send_first(channel, encode(kind, channel.id, payload))
+        if self.lost is not None:
+            channel.finish(self.lost)
 
     def _new_number(self) -> int:
         number, self._next = self._next, self._next + 1
@@ -295,10 +163,22 @@ class Connection:
         with self._table:
             self.send(opening(self._new_number()))
 
+    def _send_first(self, channel: Channel, frame: bytes) -> None:
+        self._channels[channel.id] = channel
+        try:
+            with self._lock:
+                self._send_locked(frame, channel.sent)
+        except BaseException:
+            if not channel.sent:
+                self._channels.pop(channel.id, None)
+            raise
+        finally:
+            self._flush_later()
+
     @property
     def open_channels(self) -> Sequence[Channel]:
         """Those of commands that run, at this moment."""
-        return tuple(self._channels.copy().values())
+        return tuple(channel for channel in self._channels.copy().values() if channel.is_command)
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Send a CONFIGURE (§3.2); called once at most, before the first command."""
@@ -486,7 +366,7 @@ class Connection:
             raise ProtocolError(f"a frame for channel {number}, which is not open")
         return found
 
-    def finished(self, number: int, outcome: Exit | Refusal) -> None:
+    def finished(self, number: int, outcome: Exit | Refusal | tuple[ProcessRecord, ...]) -> None:
         """Reader thread: a channel's last frame."""
         channel = self.channel(number)
         self._channels.pop(number, None)

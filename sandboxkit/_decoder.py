@@ -17,6 +17,7 @@ from ._frames import (
     Stream,
     parse_u32,
 )
+from ._process_frames import parse_cursor
 from ._shortcut import Offer
 from ._tunnels import HANDLERS as TUNNEL_HANDLERS
 from ._tunnels import Tunnel
@@ -147,6 +148,8 @@ def _on_window(connection: Connection, number: int, payload: bytes) -> None:
 
 
 def _on_exit(connection: Connection, number: int, payload: bytes) -> None:
+    if not connection.channel(number).is_command:
+        raise ProtocolError("an EXIT of what is no command")
     connection.finished(number, Exit.parse(payload))
 
 
@@ -158,6 +161,14 @@ def _on_error(connection: Connection, number: int, payload: bytes) -> None:
         connection.finished(number, Refusal.parse(payload))
 
 
+def _on_process(connection: Connection, number: int, payload: bytes) -> None:
+    connection.finished(number, connection.channel(number).answered(payload))
+
+
+def _on_cursor(connection: Connection, number: int, payload: bytes) -> None:
+    connection.channel(number).moved(parse_cursor(payload))
+
+
 _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
     FrameType.HELLO: _on_hello,
     FrameType.PONG: _on_pong,
@@ -167,4 +178,6 @@ _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
     FrameType.EXIT: _on_exit,
     FrameType.ERROR: _on_error,
     **TUNNEL_HANDLERS,
+    FrameType.PROCESS: _on_process,
+    FrameType.CURSOR: _on_cursor,
 }

@@ -64,6 +64,13 @@ class FrameType(enum.IntEnum):
     EXIT = 0x16
     ERROR = 0x17
     RESIZE = 0x18
+    START = 0x30
+    PROCESS = 0x31
+    VIEW = 0x32
+    CURSOR = 0x33
+    INPUT = 0x34
+    STOP = 0x35
+    LIST = 0x36
     CONNECT = 0x40
     LISTEN = 0x41
     OPENED = 0x42
@@ -98,6 +105,11 @@ class RefusalCode(enum.IntEnum):
     CWD = 4
     INTERNAL = 5
     ADDRESS = 6
+    NOT_FOUND = 7
+    NOT_EXECUTABLE = 8
+    UNKNOWN = 9
+    CLOSED = 10
+    LIMIT = 11
 
 
 def encode(kind: FrameType, channel: int, payload: bytes | memoryview = b"", flags: int = 0) -> bytes:

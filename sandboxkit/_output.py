@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
-__all__ = ["HeadTail", "incomplete_tail"]
+__all__ = ["HeadTail", "continuation_head", "incomplete_tail"]
 
 
 class HeadTail:
@@ -54,7 +54,7 @@ class HeadTail:
             return head
         head = head[: len(head) - incomplete_tail(head)]
         tail = bytes(self._tail[len(self._tail) - self._tail_cap :])
-        tail = tail[_continuation_head(tail) :]
+        tail = tail[continuation_head(tail) :]
         missing = self.total - len(head) - len(tail)
         return b"%b\n[... %d bytes left out ...]\n%b" % (head, missing, tail)
 
@@ -71,7 +71,7 @@ def incomplete_tail(data: bytes | bytearray) -> int:
     return 0
 
 
-def _continuation_head(data: bytes) -> int:
+def continuation_head(data: bytes) -> int:
     """How many bytes at the start (0 to 3) continue a character whose lead byte was cut off."""
     for index, byte in enumerate(data[:3]):
         if not 0x80 <= byte < 0xC0:

@@ -20,7 +20,7 @@ from .abort import POLL, Abort, AbortSignal
 from .errors import EngineError, PathError, ProcessError, SandboxError, SessionLostError
 from .results import Event, ExecResult, StderrEvent, StdoutEvent
 
-__all__ = ["Collector", "Queue", "Request", "Run"]
+__all__ = ["Collector", "HeldBack", "Queue", "Request", "Run", "refused", "signal_name"]
 
 _COLLECT_WINDOW = 1024 * 1024
 _STREAM_WINDOW = 256 * 1024
@@ -188,16 +188,10 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Output as it comes; ends when the command has, then `result` gives the result at once."""
-        held = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+        held = HeldBack()
         for stream, chunk in self.chunks():
-            data = held[stream] + chunk
-            cut = len(data) - incomplete_tail(data)
-            held[stream] = data[cut:]
-            if cut:
-                yield _event(stream, bytes(data[:cut]))
-        for stream, data in held.items():
-            if data:
-                yield _event(stream, bytes(data))
+            yield from held.events(stream, chunk)
+        yield from held.rest()
 
     def chunks(self) -> Iterator[tuple[Stream, bytearray]]:
         """Output as it comes, until the command has ended."""
@@ -301,8 +295,8 @@ class Run:
         if isinstance(outcome, Exit):
             return self._result(outcome)
         if isinstance(outcome, Refusal):
-            raise _refused(outcome, self._request.cwd)
-        assert outcome is not None
+            raise refused(outcome, self._request.cwd)
+        assert isinstance(outcome, SandboxError)
         raise copy.copy(outcome)
 
     def _result(self, exit_: Exit) -> ExecResult:
@@ -316,7 +310,7 @@ class Run:
             stdout_bytes=out.render(),
             stderr_bytes=err.render(),
             exit_code=None if timed_out or aborted else code,
-            signal=None if exit_.signal is None else _signal_name(exit_.signal),
+            signal=None if exit_.signal is None else signal_name(exit_.signal),
             duration=time.monotonic() - self._started,
             timed_out=timed_out,
             aborted=aborted,
@@ -347,28 +341,56 @@ def _let_go(channel: Channel, sink: Collector, undo: list[Callable[[], None]]) -
         undo.pop()()
 
 
-def _event(stream: Stream, data: bytes) -> Event:
+class HeldBack:
+    """Chunks of two streams as events, with what begins a UTF-8 character held back until the rest of it is there."""
+
+    def __init__(self) -> None:
+        self._held = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+
+    def events(self, stream: Stream, chunk: bytearray) -> Iterator[StdoutEvent | StderrEvent]:
+        """None, or one."""
+        data = self._held[stream] + chunk
+        cut = len(data) - incomplete_tail(data)
+        self._held[stream] = data[cut:]
+        if cut:
+            yield _event(stream, bytes(data[:cut]))
+
+    def size(self, stream: Stream) -> int:
+        """Bytes of that stream that are held back."""
+        return len(self._held[stream])
+
+    def rest(self) -> Iterator[StdoutEvent | StderrEvent]:
+        """What is held back, at the end."""
+        for stream, data in self._held.items():
+            self._held[stream] = bytearray()
+            if data:
+                yield _event(stream, bytes(data))
+
+
+def _event(stream: Stream, data: bytes) -> StdoutEvent | StderrEvent:
     return StdoutEvent(data) if stream is Stream.STDOUT else StderrEvent(data)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Such as SIGKILL."""
     try:
         return signals.Signals(number).name
     except ValueError:
         return f"SIG{number}"
 
 
-def _refused(refusal: Refusal, cwd: str) -> SandboxError:
-    details = {"errno": refusal.errno}
+def refused(refusal: Refusal, cwd: str) -> SandboxError:
+    """The error for a command that the agent could not begin."""
+    details, text = {"errno": refusal.errno}, refusal.message.rstrip(".")
     if refusal.code is RefusalCode.CWD:
         return PathError(
-            f"cwd {cwd!r} can't be used: {refusal.message}. It must be an existing folder inside the workspace.",
+            f"cwd {cwd!r} can't be used: {text}. It must be an existing folder inside the workspace.",
             details=details,
         )
     if refusal.code is RefusalCode.BUSY:
         return EngineError(
-            f"The sandbox can't start another command: {refusal.message}. Raise limits.pids, or end what runs.",
+            f"The sandbox can't start another command: {text}. Raise limits.pids, or end what runs.",
             retryable=True,
             details=details,
         )
-    return EngineError(f"The agent refused the command: {refusal.message}.", details=details)
+    return EngineError(f"The agent refused the command: {text}.", details=details)

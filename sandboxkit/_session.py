@@ -11,11 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 
+import attrs
 from typing_extensions import Self
 
 from . import _validate as check
 from ._channel import Connection
 from ._input import Input, InputSource
+from ._process_calls import Call, KnownLaunch, stop_all
 from ._relay import Relay
 from ._run import Collector, Request, Run
 from ._snapshot import Snapshot, take_snapshot
@@ -28,6 +30,7 @@ from .exec_stream import ExecStream
 from .files import SessionFiles
 from .port_results import PublishedPort
 from .ports import SessionPorts
+from .processes import SessionProcesses
 from .results import ExecResult, StderrEvent, StdoutEvent
 from .session import OutputCallback, SessionState
 
@@ -69,6 +72,7 @@ class AgentSession:
         self._limits = limits
         self._env = dict(env)
         self._workspace = workspace
+        self.launches: dict[int, KnownLaunch] = {}
         self._destroying = threading.RLock()  # a signal handler may destroy the session amid a destroy
         self._state = SessionState.RUNNING
 
@@ -110,6 +114,15 @@ class AgentSession:
     def raise_if_unusable(self) -> None:
         """See PortsHost."""
         self._connection.raise_if_unusable()
+
+    @property
+    def processes(self) -> SessionProcesses:
+        return SessionProcesses(self)
+
+    @property
+    def connection(self) -> Connection:
+        """See ProcessHost."""
+        return self._connection
 
     def exec(
         self,
@@ -247,7 +260,7 @@ class AgentSession:
             self._raise_if_over()
             self._state = SessionState.STOPPING
             try:
-                end_commands(self._connection, grace)
+                self._end_all(grace)
                 lost = f"Session {self._id} was stopped. Use Sandbox.resume({self._id!r})."
                 self._connection.close(SessionLostError(lost))
                 running_of(self._backend, Feature.RESUME, "stop").stop(self._container)
@@ -275,6 +288,20 @@ class AgentSession:
             self._state = SessionState.DETACHED
             lost = f"This process let go of session {self._id}. Use sandboxkit.attach({self._id!r})."
             self._connection.close(SessionLostError(lost))
+
+    def _end_all(self, grace: float) -> None:
+        # SIGTERM to what runs, SIGKILL to what is left after the grace; returns when nothing runs, or a little later.
+        connection, processes = self._connection, list[Call]()
+        end = time.monotonic() + grace + 1.0
+        with contextlib.suppress(SandboxError):
+            for channel in connection.open_channels:
+                channel.kill(grace)
+            processes += stop_all(self, grace)
+        pause = threading.Event()
+        while connection.lost is None and time.monotonic() < end:
+            if not connection.open_channels and all(call.outcome is not None for call in processes):
+                return
+            pause.wait(0.005)
 
     def _raise_if_over(self) -> None:
         if self._state is SessionState.DESTROYED:
@@ -397,6 +424,24 @@ class AgentSession:
             if waited:
                 self._connection.ended.set()  # for the next that waits: one wake may stand for several ends
 
+    def process_request(
+        self, command: str, args: Sequence[str], cwd: str, env: Mapping[str, str] | None, stdin: bool
+    ) -> bytes:
+        """See ProcessHost: for `processes`."""
+        request = self._request(
+            command,
+            args,
+            cwd=cwd,
+            env=env,
+            input=None,
+            interactive=stdin,
+            timeout=None,
+            kill_grace=0,
+            abort=None,
+            max_output_bytes=None,
+        )
+        return attrs.evolve(request, timeout=None).payload(0)
+
     def start_applet(
         self,
         name: str,
@@ -453,14 +498,3 @@ class AgentSession:
 
 def _never_ran(request: Request) -> ExecResult:
     return ExecResult(command=request.command, args=request.args, exit_code=None, duration=0.0, aborted=True)
-
-
-def end_commands(connection: Connection, grace: float) -> None:
-    """SIGTERM to what runs, SIGKILL to what is left after `grace` seconds; returns when nothing runs, or later."""
-    end = time.monotonic() + grace + 1.0
-    with contextlib.suppress(SandboxError):
-        for channel in connection.open_channels:
-            channel.kill(grace)
-    pause = threading.Event()
-    while connection.open_channels and connection.lost is None and time.monotonic() < end:
-        pause.wait(0.005)

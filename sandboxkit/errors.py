@@ -21,6 +21,7 @@
         ├── PolicyError
         ├── PortError
         └── ProcessError
+            └── ProcessTimeoutError  (also TimeoutError)
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ __all__ = [
     "PolicyError",
     "PortError",
     "ProcessError",
+    "ProcessTimeoutError",
     "SandboxError",
     "SessionBusyError",
     "SessionDestroyedError",
@@ -72,6 +74,7 @@ class ErrorCode(str, enum.Enum):
     POLICY = "policy"
     PORT = "port"
     PROCESS = "process"
+    PROCESS_TIMEOUT = "process_timeout"
 
 
 class SandboxError(Exception):
@@ -216,6 +219,16 @@ class PortError(SandboxError):
 
 
 class ProcessError(SandboxError):
-    """A managed process can't be started, found or written to."""
+    """A managed process can't be started, found or written to.
+
+    ``details["reason"]`` of a managed one is ``not_found``, ``not_executable`` (with ``exit_code``), ``limit``,
+    ``unknown``, ``closed`` (its input), ``busy``, ``aborted``, ``timeout`` or ``malformed``.
+    """
 
     code = ErrorCode.PROCESS
+
+
+class ProcessTimeoutError(ProcessError, TimeoutError):
+    """A managed process had not done in time what was waited for; it runs on."""
+
+    code = ErrorCode.PROCESS_TIMEOUT

@@ -17,6 +17,7 @@ from .config import Limits
 from .exec_stream import ExecStream
 from .files import SessionFiles
 from .ports import SessionPorts
+from .processes import SessionProcesses
 from .results import ExecResult
 
 __all__ = ["Session", "SessionState"]
@@ -83,6 +84,11 @@ class Session(Protocol):
     @property
     def ports(self) -> SessionPorts:
         """What listens inside, its servers for the host, and services of the host for it; with the network off, too."""
+        ...
+
+    @property
+    def processes(self) -> SessionProcesses:
+        """Servers and other programs that run beside the caller, with their logs."""
         ...
 
     def exec(

@@ -19,7 +19,10 @@ BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "strea
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
     (*BACKEND_API, "_binds", "_hosts", "_labels", "_network", "_settings", "_validate"),
-    ("_latch", "_frames", "_shortcut", "_decoder", "_channel", "_tunnels", "_relay", "_pump", "_forwards"),
+    (
+        *("_latch", "_frames", "_process_frames", "_shortcut", "_decoder", "_lane", "_channel"),
+        *("_tunnels", "_relay", "_pump", "_forwards"),
+    ),
     (
         "abort",
         "results",
@@ -39,6 +42,10 @@ LAYERS = (
         "_port_watch",
         "_file_calls",
         "_glob",
+        "_process_calls",
+        "process_results",
+        "process_stream",
+        "processes",
         "_progress",
         "_transfer",
         "_upload",

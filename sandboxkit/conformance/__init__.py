@@ -69,8 +69,10 @@ from ._lifecycle_pool import Pools  # noqa: E402
 from ._lifecycle_prune import Pruning  # noqa: E402
 from ._lifecycle_resume import Resuming, Snapshotting  # noqa: E402
 from ._lifecycle_workspaces import Workspaces  # noqa: E402
+from ._managed_processes import LastingProcesses, ManagedProcesses  # noqa: E402
 from ._output import Output  # noqa: E402
 from ._ports import Ports, PublishedPorts  # noqa: E402
+from ._process_logs import ProcessOutput  # noqa: E402
 from ._processes import Crashes, Forks, KeyboardInterrupts  # noqa: E402
 from ._refusals import Refusals, Unsupported  # noqa: E402
 from ._streams import Backpressure, Streams  # noqa: E402
@@ -132,5 +134,8 @@ class Conformance(
     Ports,
     PublishedPorts,
     Unreachable,
+    ManagedProcesses,
+    ProcessOutput,
+    LastingProcesses,
 ):
     """The whole suite; see the package's docstring."""

@@ -104,6 +104,9 @@ class Command:
     def done(self) -> bool:
         return self.exit is not None or self.error is not None
 
+    def take(self, frame: Frame) -> bool:
+        return False  # true: this kind of channel knows the frame
+
 
 def encode(channel: int, kind: int, payload: bytes = b"", flags: int = 0) -> bytes:
     return HEADER.pack(len(payload), channel, kind, flags, 0) + payload
@@ -276,7 +279,8 @@ class Agent:
         command = self.commands.get(frame.channel)
         assert command is not None, f"a frame for a channel that was never opened: {frame}"
         assert not command.done, f"a frame after the last one of its channel: {frame}"
-        self._command_frame(command, frame)
+        if not command.take(frame):
+            self._command_frame(command, frame)
         return True
 
     def _session_frame(self, frame: Frame) -> None:

@@ -15,7 +15,9 @@ import pytest
 from tests.agent import build, driver
 from tests.agent.conftest import StartAgent
 from tests.agent.driver import CONFIGURE, DATA, EOF, EXEC, HEADER, KILL, PING, RESIZE, WINDOW, encode, exec_payload
+from tests.agent.managed import INPUT, LIST, START, STOP, VIEW, start_payload, view_payload
 
+CALLS = [VIEW, VIEW, INPUT, STOP, LIST]
 ROUNDS = int(os.environ.get("AGENT_FUZZ_ROUNDS", "0"))
 
 
@@ -26,6 +28,15 @@ def test_parsers(seed: int) -> None:
     done = subprocess.run([program, str(seed), str(ROUNDS or 100_000)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{ROUNDS or 100_000} inputs\n"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_logs(seed: int) -> None:
+    """The ring of a process's log, against a model that forgets nothing."""
+    program = build.harness(build.SOURCES / "fuzz" / "fuzz_journal.c", "journal.c", "wire.c")
+    done = subprocess.run([program, str(seed), str(ROUNDS or 5_000)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{ROUNDS or 5_000} logs\n"
 
 
 COMMANDS = [
@@ -40,7 +51,14 @@ COMMANDS = [
 
 
 def random_frame(dice: random.Random, channel: int) -> bytes:
-    kind = dice.choice([EXEC] * 6 + [DATA] * 4 + [EOF, WINDOW, WINDOW, KILL, KILL, PING, RESIZE])
+    kind = dice.choice([EXEC] * 6 + [DATA] * 4 + [EOF, WINDOW, WINDOW, KILL, KILL, PING, RESIZE] + [START] * 2 + CALLS)
+    if kind == START:
+        name = dice.randbytes(dice.choice([0, 5]))
+        command, size = dice.choice(COMMANDS), dice.choice([0, 4096, 100_000])
+        payload = start_payload(*command, name=name, log_size=size, most=4, flags=dice.choice([0, 1, 1, 2]))
+        return encode(channel, START, payload)
+    if kind in CALLS:
+        return encode(channel, kind, random_call(dice, kind))
     if kind == EXEC:
         flags = dice.choice([0, 0, 1, 1, 4, 5, 2, 3])
         timeout, grace = dice.choice([(0, 0), (0, 0), (1, 0), (20, 5)])
@@ -60,6 +78,16 @@ def random_frame(dice: random.Random, channel: int) -> bytes:
     return encode(used, kind, dice.randbytes(dice.choice([0, 1, 100, 20_000])) if kind == DATA else b"")
 
 
+def random_call(dice: random.Random, kind: int) -> bytes:
+    id = dice.randint(0, 3)
+    if kind == VIEW:
+        flags, window = dice.randint(0, 16), dice.choice([0, 10, 100_000])
+        return view_payload(id, flags, window, dice.choice([0, 3, 1 << 40]), dice.choice([0, 1, 1000]))
+    if kind == INPUT:
+        return struct.pack("<II", id, dice.randint(0, 2)) + dice.randbytes(dice.choice([0, 1, 5000]))
+    return struct.pack("<II", id, dice.choice([0, 5]))[: 8 if kind == STOP else 4]
+
+
 def damaged(dice: random.Random, frame: bytes) -> bytes:
     broken = bytearray(frame)
     for _ in range(dice.randint(1, 3)):
@@ -76,7 +104,7 @@ def test_sessions(start_agent: StartAgent, seed: int) -> None:
     channel = 0
     for _ in range(dice.randint(1, 40)):
         frame = random_frame(dice, channel + 1)
-        channel += frame[8] == EXEC
+        channel += frame[8] in (EXEC, START, *CALLS)
         stream += damaged(dice, frame) if dice.random() < 0.02 else frame
     while stream:
         size = dice.choice([1, 7, 100, 5000, 100_000])

@@ -31,6 +31,7 @@ CODES = {
     "PolicyError": "policy",
     "PortError": "port",
     "ProcessError": "process",
+    "ProcessTimeoutError": "process_timeout",
 }
 RETRYABLE = {"EngineUnavailableError", "SessionBusyError"}
 
@@ -54,7 +55,7 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
         depth = line.index("── ") // 4
         del stack[depth:]
         kind = getattr(errors, found[2])
-        assert kind.__base__.__name__ == stack[-1], line
+        assert kind.__bases__[0].__name__ == stack[-1], line
         if "(also " in line:
             assert kind.__mro__[1].__name__ == stack[-1]
             assert re.search(r"\(also (\w+)\)", line)[1] in [parent.__name__ for parent in kind.__mro__]  # type: ignore[index]

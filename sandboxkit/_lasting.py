@@ -17,7 +17,7 @@ from ._launch import prove, published_ports, wait_hello
 from ._settings import SETTINGS, Settings, settings_label
 from ._volumes import claim_again
 from .backend import Backend, ByteStream, ContainerSpec, ContainerStatus, Feature
-from .backend_parts import running_of
+from .backend_parts import Running, running_of
 from .config import Lifecycle
 from .errors import (
     ConfigError,
@@ -82,9 +82,19 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
             details={"field": "id"},
         )
     _raise_if_running(status, session_id)
+    with running.hold(status.id):
+        # Looked at again: another process may have resumed it, and let go, since the first look.
+        status = container_of(backend, session_id)
+        _raise_if_running(status, session_id)
+        return _resumed(backend, running, status, hooks, started)
+
+
+def _resumed(backend: Backend, running: Running, status: ContainerStatus, hooks: Hooks, started: float) -> Session:
     expires = expires_at(status.labels)
     if expires is not None and time.time() >= expires:
-        raise SessionNotFoundError(f"The time to live of session {session_id} is over. sandboxkit.prune() removes it.")
+        raise SessionNotFoundError(
+            f"The time to live of session {status.labels[SESSION]} is over. sandboxkit.prune() removes it."
+        )
     connection: Connection | None = None
     stream: ByteStream | None = None
     begun = False

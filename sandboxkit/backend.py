@@ -188,6 +188,7 @@ class ContainerStatus:
     """A container as the engine sees it. `never_started`: it was made and has not run yet.
 
     `pid`: of its first process, as this machine numbers them; None where the engine does not say or is elsewhere.
+    `image`: the engine's id of what it was made from; empty where it does not say.
     """
 
     id: str
@@ -195,6 +196,7 @@ class ContainerStatus:
     running: bool
     never_started: bool = False
     pid: int | None = None
+    image: str = ""
     exit_code: int | None = None
     oom_killed: bool = False
     labels: Mapping[str, str] = attrs.field(factory=dict)

@@ -8,6 +8,7 @@ was not declared. The rules for every method are those of `sandboxkit.backend`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
 import attrs
@@ -67,6 +68,10 @@ class Running(Protocol):
 
         Whatever ends the stream closes the program's input; the end of the program ends the stream.
         """
+        ...
+
+    def hold(self, container_id: str) -> AbstractContextManager[None]:
+        """For the length of the block nobody else, of any process, holds this container; SessionBusyError if so."""
         ...
 
     def prepare(self, container_id: str) -> None:

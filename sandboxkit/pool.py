@@ -138,15 +138,16 @@ class Pool:
     @contextlib.contextmanager
     def _lease(self, timeout: float | None, abort: Abort | None) -> Iterator[Session]:
         state = self._current()
-        session = state.take(timeout, abort)
+        taken: list[Session] = []
         try:
-            yield session
+            taken.extend(map(state.take, (timeout,), (abort,)))  # Ctrl-C can't come before it is known here
+            yield taken[0]
         finally:
-            if os.getpid() == state.pid:  # a forked child leaves the block: the session is its parent's
+            if taken and os.getpid() == state.pid:  # a forked child leaves the block: the session is its parent's
                 try:
-                    session.destroy()
+                    taken[0].destroy()
                 finally:
-                    state.gave_back()
+                    state.gave_back(taken[0])
 
     def _current(self) -> _State:
         if self._state.pid != os.getpid():
@@ -193,7 +194,11 @@ class _State:
         self.idle: deque[_Warm] = deque()
         self._recipe = recipe
         self._changed = threading.Condition(threading.RLock())
-        self._live = 0  # idle, handed out, being made
+        # Besides the idle ones. What is handed out is held weakly: Ctrl-C between the pool and the caller's block
+        # leaves a session that nobody has, and it ends when it is collected.
+        self._handed_out: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._lost: list[_Warm] = []  # ended by themselves: the thread removes what is left of them
+        self._apart = 0  # being made, looked at or ended by the thread
         self._waiting = 0
         self._asked = 0  # how often somebody began to wait, and how often when the last session was begun
         self._tried_for = 0
@@ -231,9 +236,9 @@ class _State:
             if unsubscribe is not None:
                 unsubscribe()
 
-    def gave_back(self) -> None:
+    def gave_back(self, session: Session) -> None:
         with self._changed:
-            self._live -= 1
+            self._handed_out.discard(session)
             self._changed.notify_all()
 
     def wait_warm(self, timeout: float | None) -> None:
@@ -272,10 +277,14 @@ class _State:
 
     def _pop(self) -> Session | None:
         while self.idle and not self.closed:
-            warm = self.idle.popleft()
+            # Noted, then taken, so that it is counted at every moment.
+            warm = self.idle[0]
             if warm.session.state is SessionState.RUNNING:
+                self._handed_out.add(warm.session)
+                self.idle.popleft()
                 return warm.session
-            self._discard([warm])
+            self._lost.append(warm)
+            self.idle.popleft()
         return None
 
     def _raise_if_closed(self) -> None:
@@ -302,8 +311,9 @@ class _State:
         finally:
             with self._changed:
                 self.closed = True
-                left = list(self.idle)
+                left = [*self.idle, *self._lost]
                 self.idle.clear()
+                self._apart += len(left)
             self._discard(left)
             self._ended.set()
             self._wake()
@@ -311,7 +321,12 @@ class _State:
     def _has_work(self) -> bool:
         recipe = self._recipe
         missing = recipe.size + self._waiting - len(self.idle)
-        return missing > 0 and (recipe.max is None or self._live < recipe.max) and not self._resting()
+        has_room = recipe.max is None or self._live() < recipe.max
+        return bool(self._lost) or (missing > 0 and has_room and not self._resting())
+
+    def _live(self) -> int:
+        known = {id(warm.session) for warm in (*self.idle, *self._lost)} | {id(session) for session in self._handed_out}
+        return self._apart + len(known)
 
     def _resting(self) -> bool:
         # After a failure only for those who came since, as the others are told of it, or when a while has passed.
@@ -319,9 +334,9 @@ class _State:
 
     def _wants_one(self) -> bool:
         with self._changed:
-            if self.closed or not self._has_work():
+            if self.closed or self._lost or not self._has_work():
                 return False
-            self._live += 1
+            self._apart += 1
             self._tried_for = self._asked
             return True
 
@@ -344,12 +359,13 @@ class _State:
         now = time.monotonic()
         with self._changed:
             self._error = None
+            self._apart -= 1
             self.idle.append(_Warm(session, now, now))
             self._changed.notify_all()
 
     def _note_failure(self, error: BaseException) -> None:
         with self._changed:
-            self._live -= 1
+            self._apart -= 1
             if 0 < self._unhealthy < _UNHEALTHY:
                 return  # another is made at once
             self._failures += 1
@@ -370,10 +386,14 @@ class _State:
             # Out of reach while it is looked at: it may not be handed out in the middle of a check.
             for warm in (*bad, *due):
                 self.idle.remove(warm)
+            bad += self._lost
+            self._lost.clear()
+            self._apart += len(bad) + len(due)
         for warm in due:
             warm.checked = now
             if self._is_healthy(warm.session):
                 with self._changed:
+                    self._apart -= 1
                     self.idle.append(warm)
                     self._changed.notify_all()
             else:
@@ -397,7 +417,7 @@ class _State:
             with contextlib.suppress(SandboxError):
                 warm.session.destroy()
             with self._changed:
-                self._live -= 1
+                self._apart -= 1
                 self._changed.notify_all()
 
 

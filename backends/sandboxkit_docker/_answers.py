@@ -48,6 +48,7 @@ def status(found: Any) -> ContainerStatus:
         running=running,
         never_started=state["Status"] == "created",
         pid=int(state.get("Pid") or 0) or None,
+        image=str(found.get("Image", "")),
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "dead") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),

@@ -45,7 +45,7 @@ class DockerApi:
         self.files = DockerFiles(self._call, timeout)
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
         self.volumes = DockerVolumes(self._call)
-        self.running = DockerRunning(self._call)
+        self.running = DockerRunning(self._call, self)
         self.snapshots = DockerSnapshots(self._call)
 
     @classmethod
@@ -97,7 +97,7 @@ class DockerApi:
         with self._call("create", request.spec.name) as client:
             return str(client.create_container_from_config(container_body(request), request.spec.name)["Id"])
 
-    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str, folder: str) -> str:
+    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str | None, folder: str) -> str:
         with self._call("create", name) as client:
             body = helper_body(image, labels, volume, folder)
             return str(client.create_container_from_config(body, name)["Id"])

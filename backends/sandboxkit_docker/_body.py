@@ -45,7 +45,7 @@ def container_body(request: ContainerRequest) -> dict[str, Any]:
     return body
 
 
-def helper_body(image: str, labels: Mapping[str, str], volume: str, folder: str) -> dict[str, Any]:
+def helper_body(image: str, labels: Mapping[str, str], volume: str | None, folder: str) -> dict[str, Any]:
     """The body for a container that is never started; its entrypoint need not exist."""
     return {
         "Image": image,
@@ -57,7 +57,7 @@ def helper_body(image: str, labels: Mapping[str, str], volume: str, folder: str)
         "HostConfig": {
             "NetworkMode": "none",
             "LogConfig": {"Type": "none"},
-            "Mounts": [_agent_mount(volume, folder, read_only=False)],
+            "Mounts": [] if volume is None else [_agent_mount(volume, folder, read_only=False)],
         },
     }
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sandboxkit.backend import ByteStream
+from sandboxkit.engines.api import EngineApi
+from sandboxkit.engines.holds import held
 from sandboxkit.engines.sockets import stream_of
 
 __all__ = ["DockerRunning"]
@@ -15,8 +17,9 @@ __all__ = ["DockerRunning"]
 class DockerRunning:
     """See `sandboxkit.backend_parts.Running`. `call` lends a client and translates its errors."""
 
-    def __init__(self, call: Callable[..., AbstractContextManager[Any]]) -> None:
+    def __init__(self, call: Callable[..., AbstractContextManager[Any]], api: EngineApi) -> None:
         self._call = call
+        self._api = api
 
     def connect(self, container_id: str, command: Sequence[str]) -> ByteStream:
         with self._call("connect to", container_id) as client:
@@ -34,6 +37,9 @@ class DockerRunning:
             except BaseException:
                 response.close()
                 raise
+
+    def hold(self, container_id: str) -> AbstractContextManager[None]:
+        return held(self._api, container_id)
 
     def prepare(self, container_id: str) -> None:
         """Nothing is needed."""

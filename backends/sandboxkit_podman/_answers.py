@@ -64,6 +64,7 @@ def status(found: Any) -> ContainerStatus:
         running=str(state["Status"]) in _RUNNING,
         never_started=str(state["Status"]) in _NEVER_STARTED,
         pid=int(state.get("Pid") or 0) or None,
+        image=str(found.get("Image", "")),
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "stopped") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),

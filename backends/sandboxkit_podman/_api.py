@@ -59,7 +59,7 @@ class PodmanApi:
         self.files = PodmanFiles(self._call)
         self._ulimits = ulimits_for(address.socket_path, PROBE_TIMEOUT)
         self.volumes = PodmanVolumes(self._call)
-        self.running = PodmanRunning(self._call)
+        self.running = PodmanRunning(self._call, self)
         self.snapshots = PodmanSnapshots(self._call)
 
     @classmethod
@@ -121,7 +121,7 @@ class PodmanApi:
         path = None if profile is None else self._seccomp_path(request, profile)
         return self._create(container_body(request, path))
 
-    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str, folder: str) -> str:
+    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str | None, folder: str) -> str:
         return self._create(helper_body(name, image, labels, volume, folder))
 
     def attach(self, container: str) -> ByteStream:

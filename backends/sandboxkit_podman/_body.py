@@ -80,7 +80,7 @@ def container_body(request: ContainerRequest, seccomp_path: str | None) -> dict[
     return body
 
 
-def helper_body(name: str, image: str, labels: Mapping[str, str], volume: str, folder: str) -> dict[str, Any]:
+def helper_body(name: str, image: str, labels: Mapping[str, str], volume: str | None, folder: str) -> dict[str, Any]:
     """The body for a container that is never started; its entrypoint need not exist."""
     return {
         "name": name,
@@ -94,7 +94,7 @@ def helper_body(name: str, image: str, labels: Mapping[str, str], volume: str, f
         "netns": {"nsmode": "none"},
         # The image's own volumes would be made for nothing.
         "image_volume_mode": "ignore",
-        "volumes": [_agent_volume(volume, folder, "rw")],
+        "volumes": [] if volume is None else [_agent_volume(volume, folder, "rw")],
     }
 
 

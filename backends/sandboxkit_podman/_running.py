@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sandboxkit.backend import ByteStream
+from sandboxkit.engines.api import EngineApi
 from sandboxkit.engines.deadlines import wait_until
+from sandboxkit.engines.holds import held
 from sandboxkit.engines.sockets import stream_of
 from sandboxkit.errors import EngineError
 
@@ -21,8 +23,9 @@ _JSON = {"Content-Type": "application/json"}
 class PodmanRunning:
     """See `sandboxkit.backend_parts.Running`. `call` lends a client and translates its errors."""
 
-    def __init__(self, call: Callable[..., AbstractContextManager[Any]]) -> None:
+    def __init__(self, call: Callable[..., AbstractContextManager[Any]], api: EngineApi) -> None:
         self._call = call
+        self._api = api
 
     def connect(self, container_id: str, command: Sequence[str]) -> ByteStream:
         body = {
@@ -48,6 +51,9 @@ class PodmanRunning:
             except BaseException:
                 response.close()
                 raise
+
+    def hold(self, container_id: str) -> AbstractContextManager[None]:
+        return held(self._api, container_id)
 
     def prepare(self, container_id: str) -> None:
         self._wait_tidied(container_id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from sandboxkit.errors import ErrorCode, SandboxError, SessionBusyError, Session
 
 from ._inside import fresh, read, sh
 from ._suite import Suite
-from ._threads import Background, ForkedChild, together
+from ._threads import Background, ForkedChild, interrupts, together
 from ._watch import Stopwatch, allowed, thread_names, wait_until
 
 
@@ -113,6 +115,20 @@ class Pools(Suite):
                 assert session.exec("true").ok
             with pool.acquire(timeout=60) as other:
                 assert other.id != session.id
+
+    def test_ctrl_c_while_a_session_is_taken_costs_the_pool_nothing(self) -> None:
+        """Wherever it comes: with room for one session alone, the next one can be had."""
+        dice = random.Random(7)
+        with self.pool(1, max=1) as pool:
+            pool.wait_warm(60)
+            with interrupts() as interrupt:
+                for _ in range(12):
+                    with contextlib.suppress(KeyboardInterrupt), interrupt.after(dice.uniform(0, 0.001)):
+                        for _ in range(3):
+                            with pool.acquire(timeout=60):
+                                pass
+            with pool.acquire(timeout=60) as session:
+                assert session.exec("true").ok
 
     def test_waiting_ends_with_an_abort(self) -> None:
         """By an AbortSignal, or any Event."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,13 +29,13 @@ from sandboxkit import (
     remove_snapshot,
 )
 from sandboxkit.backend import Feature
-from sandboxkit.backend_parts import snapshots_of
+from sandboxkit.backend_parts import running_of, snapshots_of
 from sandboxkit.errors import EngineError, SessionBusyError, UnsupportedError
 
 from ._inside import fresh, read, sh, wait_for_file
 from ._lifecycle_detached import Lasting
-from ._suite import needs, without
-from ._threads import Background
+from ._suite import Rig, needs, without
+from ._threads import Background, ForkedChild
 from ._watch import wait_until
 
 
@@ -65,6 +68,52 @@ class Resuming(Lasting):
         assert sh(again, 'echo "$NAME"; head -c 1000 /dev/zero').stdout_truncated
         again.destroy()
         assert not self.is_there(session.id)
+
+    @needs(Feature.RESUME)
+    def test_of_two_that_resume_it_at_the_same_moment_one_does(self) -> None:
+        """The other one is told so, and disturbs nothing."""
+        session = self.lasting(keep=True)
+        sh(session, "echo kept >file").check()
+        session.stop()
+        rigs = [Rig(type(self)) for _ in range(2)]  # with connections of their own, as two processes have
+        together = threading.Barrier(len(rigs))
+
+        def resume(sandbox: Sandbox) -> Session | SandboxError:
+            together.wait(30)
+            try:
+                return sandbox.resume(session.id)
+            except SandboxError as error:
+                return error
+
+        calls = [Background(functools.partial(resume, rig.sandbox("shell"))) for rig in rigs]
+        found = [call.result() for call in calls]
+        won = [one for one in found if not isinstance(one, SandboxError)]
+        try:
+            assert len(won) == 1, found
+            assert any(isinstance(one, SessionBusyError) for one in found), found
+            for number in range(20):
+                assert won[0].exec("cat", ["file"]).stdout == "kept\n", number
+        finally:
+            for one in won:
+                one.destroy()
+            for rig in rigs:
+                rig.backend.close()
+
+    @needs(Feature.RESUME)
+    def test_a_process_killed_while_it_resumes_is_in_nobodys_way(self) -> None:
+        """What it held counts for nothing when it is dead."""
+        session = self.lasting(keep=True)
+        session.stop()
+
+        def body(tell: Callable[[str], None]) -> None:
+            rig = Rig(type(self))
+            running = running_of(rig.backend, Feature.RESUME, "")
+            running.prepare = lambda container_id: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+            rig.sandbox("shell").resume(session.id)
+
+        with ForkedChild(body) as child:
+            assert child.wait() == -signal.SIGKILL
+        assert self.resumed(session.id).exec("true").ok
 
     @needs(Feature.RESUME)
     def test_it_can_be_stopped_and_resumed_again_and_again(self) -> None:

@@ -126,6 +126,25 @@ class KeyboardInterrupts(HostProcess):
                 assert (result.stdout, result.exit_code) == (f"{number}\n", 0), f"seed {seed}"
         assert hits > INTERRUPTS // 10, "too few came in time to prove anything"
 
+    def test_interrupted_file_transfers_leave_whole_files_and_no_drafts(self, session: Session) -> None:
+        """KeyboardInterrupt anywhere in `files`: the old content or the new one, nothing beside it, the next works."""
+        folder = fresh()
+        contents = [bytes([number]) * 4_000_000 for number in range(2)]
+        session.files.write(f"{folder}/file", contents[0], parents=True)
+        dice, hits = random.Random(11), 0
+        with interrupts() as interrupt:
+            for number in range(INTERRUPTS // 5):
+                try:
+                    with interrupt.after(dice.uniform(0, 0.02)):
+                        session.files.write(f"{folder}/file", contents[number % 2])
+                        assert session.files.read(f"{folder}/file") in contents
+                        session.files.list(folder)
+                except KeyboardInterrupt:
+                    hits += 1
+                assert session.files.read(f"{folder}/file") in contents
+        assert hits > INTERRUPTS // 50, "too few came in time to prove anything"
+        wait_until(lambda: [entry.name for entry in session.files.list(folder).entries] == ["file"], "no draft is left")
+
     # An interrupt may hit between a socket's making and its first owner: that one is collected, with a warning.
     @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
     def test_interrupted_creations_leave_nothing(self) -> None:

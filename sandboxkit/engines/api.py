@@ -125,8 +125,11 @@ class EngineApi(Protocol):
         """One request, never repeated; what it left when it failed or timed out is the caller's to find."""
         ...
 
-    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str, folder: str) -> str:
-        """A container for the archive calls alone, as root, `volume` mounted read-write at `folder`."""
+    def create_helper(self, name: str, image: str, labels: Mapping[str, str], volume: str | None, folder: str) -> str:
+        """A container that is never started: for the archive calls, as root, `volume` mounted read-write at `folder`.
+
+        EngineError when there is one of that name.
+        """
         ...
 
     def attach(self, container: str) -> ByteStream:

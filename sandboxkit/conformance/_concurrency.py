@@ -20,6 +20,10 @@ EXECS = int(os.environ.get("SANDBOXKIT_TEST_EXECS", "100"))
 """Commands that each of 64 threads runs."""
 
 
+CYCLES = int(os.environ.get("SANDBOXKIT_TEST_CYCLES", "20"))
+"""How many sessions are made and destroyed."""
+
+
 class Concurrency(Suite):
     """Any number of threads on one session."""
 
@@ -149,6 +153,18 @@ class ManyInARow(Suite):
         for _ in range(200):
             session.exec("true").check()
         assert len(host_processes()) - before < 100  # others work on the host as well; the engine's own would be 400
+
+    def test_many_sessions_in_a_row_leave_nothing(self) -> None:
+        """What each brought goes with it, on the engine and in this process. Dial: SANDBOXKIT_TEST_CYCLES."""
+        self.create().destroy()
+        leftovers, files, threads = set(self.leftovers(self.backend)), open_files(), thread_names()
+        sandbox = self.sandbox()
+        for number in range(CYCLES):
+            with sandbox.create_session() as session:
+                assert session.exec("echo", [str(number)]).stdout == f"{number}\n"
+        assert set(self.leftovers(self.backend)) == leftovers
+        assert open_files() == files
+        assert thread_names() == threads
 
     @needs(Trait.OWN_PROCESSES)
     def test_200_commands_add_no_process_inside(self, session: Session) -> None:

@@ -18,6 +18,9 @@ from ._suite import RUN, RUN_LABEL, Suite, needs
 from ._threads import ForkedChild
 from ._watch import wait_until
 
+KILLS = int(os.environ.get("SANDBOXKIT_TEST_KILLS", "5"))
+"""How many host processes are killed."""
+
 
 class Pruning(Suite):
     """`list_sessions`, `prune`, `remove_session`."""
@@ -122,8 +125,11 @@ class Pruning(Suite):
 
     @needs(Feature.CRASH_CLEANUP)
     def test_killed_processes_leave_nothing_behind(self) -> None:
-        """smolagents#2050: SIGKILL at any moment; the engine has removed the session, or the next process does."""
-        for number in range(5):
+        """smolagents#2050: SIGKILL at any moment; the engine has removed the session, or the next process does.
+
+        Dial: SANDBOXKIT_TEST_KILLS.
+        """
+        for number in range(KILLS):
 
             def body(tell: Callable[[str], None], backend: Any) -> None:
                 sandbox = self.sandbox()

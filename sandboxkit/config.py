@@ -184,7 +184,7 @@ class Lifecycle:
     """When a session ends by itself, whoever lives or does not: the agent inside holds both clocks.
 
     - `ttl`: seconds from its start; a stopped session's clock runs on. `idle_timeout`: seconds without a command
-      running and without a request. None: no bound.
+      or managed process running and without a request. None: no bound.
     """
 
     ttl: float | None = None

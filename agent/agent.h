@@ -26,6 +26,7 @@
 #ifndef SANDBOXKIT_AGENT_H
 #define SANDBOXKIT_AGENT_H
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -348,6 +349,15 @@ _Noreturn void command_run(const struct agent *agent, const struct channel *chan
 
 /* launch.c: execve with a PATH search. Returns the exit code, 126 or 127, after one line on descriptor 2. */
 int launch(char **argv, char **envp);
+
+/* The places where it looks for a program, one after the other. */
+struct path_search {
+    const char *name;
+    bool direct;         /* the name has a slash and is the only place */
+    const char *folders; /* the rest of PATH; NULL at the end */
+};
+struct path_search path_search(const char *name, char *const *envp);
+bool path_search_next(struct path_search *search, char out[PATH_MAX]);
 
 /* beneath.c: an O_PATH descriptor of a folder at or below `root`, or -1 with errno. */
 int beneath_open(int root, const char *path);

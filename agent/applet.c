@@ -21,6 +21,7 @@ static const struct applet applets[] = {
     {"stat", 2, applet_stat},     {"mkdir", 3, applet_mkdir},   {"remove", 2, applet_remove}, {"move", 3, applet_move},
     {"search", 7, applet_search}, {"pack", 4, applet_pack},     {"unpack", 3, applet_unpack}, {"tidy", 2, applet_tidy},
     {"listening", 3, applet_listening},
+    {"resolve", 1, applet_resolve}, {"which", 1, applet_which},
 };
 
 _Noreturn void applet_fail(int error, const char *text) {
@@ -42,12 +43,13 @@ uint64_t applet_number(const char *digits) {
     return parse_u64(digits, 0);
 }
 
-_Noreturn void applet_run(char **argv) {
+_Noreturn void applet_run(char **argv, char **envp) {
     unsigned count = 0;
     while (argv[count + 1] != NULL)
         count++;
     /* Modes are set when a file is made, never later by name: a name may have become a link. */
     umask(0);
+    environ = envp;
     for (size_t i = 0; i < sizeof applets / sizeof applets[0]; i++) {
         if (strcmp(argv[0], applets[i].name) != 0)
             continue;

@@ -49,12 +49,13 @@ struct tree_visitor {
 };
 
 /* applet.c */
-_Noreturn void applet_run(char **argv);
+/* `envp` is what `environ` is for an applet. */
+_Noreturn void applet_run(char **argv, char **envp);
 _Noreturn void applet_fail(int error, const char *text);
 uint64_t applet_number(const char *digits);
 
 /* applet_read.c, applet_page.c, applet_write.c, applet_list.c, applet_change.c, applet_search.c, applet_pack.c,
-   applet_unpack.c, applet_ports.c: argv[0] is the applet's name. Exit the process on failure. */
+   applet_unpack.c, applet_ports.c, applet_where.c: argv[0] is the applet's name. Exit the process on failure. */
 void applet_read(char **argv);
 void applet_page(char **argv);
 void applet_write(char **argv);
@@ -68,6 +69,8 @@ void applet_search(char **argv);
 void applet_pack(char **argv);
 void applet_unpack(char **argv);
 void applet_listening(char **argv);
+void applet_resolve(char **argv);
+void applet_which(char **argv);
 
 /* applet_io.c: blocking, whole; the process ends when the host's end is gone. */
 void pipe_enlarge(int fd);

@@ -115,7 +115,7 @@ _Noreturn void command_run(const struct agent *agent, const struct channel *chan
         _exit(0);
     unblock_signals();
     if ((request.flags & EXEC_APPLET) != 0)
-        applet_run(argv);
+        applet_run(argv, envp);
     int code = launch(argv, envp);
     slot->verdict = VERDICT_NOT_RUN;
     _exit(code);

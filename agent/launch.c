@@ -118,31 +118,47 @@ static bool join(char out[PATH_MAX], const char *folder, size_t length, const ch
     return true;
 }
 
+static const char *path_of(char *const *envp) {
+    const char *path = environment_get(envp, "PATH");
+    return path == NULL ? DEFAULT_PATH : path;
+}
+
+struct path_search path_search(const char *name, char *const *envp) {
+    bool direct = strchr(name, '/') != NULL;
+    return (struct path_search){
+        .name = name, .direct = direct, .folders = *name == '\0' ? NULL : direct ? "" : path_of(envp)};
+}
+
+bool path_search_next(struct path_search *search, char out[PATH_MAX]) {
+    bool fits = false;
+    while (search->folders != NULL && !fits) {
+        const char *folder = search->folders;
+        size_t length = strcspn(folder, ":");
+        search->folders = folder[length] == ':' ? folder + length + 1 : NULL;
+        fits = join(out, folder, length, search->name);
+    }
+    return fits;
+}
+
 int launch(char **argv, char **envp) {
     const char *name = argv[0];
-    if (strchr(name, '/') != NULL)
-        return launch_path(argv, envp);
-    const char *path = environment_get(envp, "PATH");
-    const char *folder = path == NULL ? DEFAULT_PATH : path;
     char candidate[PATH_MAX];
     char found[PATH_MAX] = "";
     int found_error = 0;
     struct stat status;
-    for (const char *end = folder; *name != '\0'; folder = end + 1) {
-        end = folder + strcspn(folder, ":");
-        if (join(candidate, folder, (size_t)(end - folder), name)) {
-            execve(candidate, argv, envp);
-            int error = errno;
-            if (found_error == 0 && stat(candidate, &status) == 0) {
-                found_error = error;
-                memcpy(found, candidate, strlen(candidate) + 1);
-            }
+    struct path_search search = path_search(name, envp);
+    if (search.direct)
+        return launch_path(argv, envp); /* also one that is too long to exist */
+    while (path_search_next(&search, candidate)) {
+        execve(candidate, argv, envp);
+        int error = errno;
+        if (found_error == 0 && stat(candidate, &status) == 0) {
+            found_error = error;
+            memcpy(found, candidate, strlen(candidate) + 1);
         }
-        if (*end == '\0')
-            break;
     }
     if (found_error == 0) {
-        say(name, "command not found in PATH ", path == NULL ? DEFAULT_PATH : path, "");
+        say(name, "command not found in PATH ", path_of(envp), "");
         return NOT_FOUND;
     }
     say_not_executable(name, found, found_error);

@@ -43,7 +43,7 @@ from .ports import Exposed, Forward, SessionPorts
 from .process_results import ProcessExit, ProcessLogs
 from .process_stream import ProcessStream
 from .processes import ManagedProcess, SessionProcesses
-from .results import Event, ExecResult, ExitEvent, StderrEvent, StdoutEvent
+from .results import Event, ExecResult, ExitEvent, Program, StderrEvent, StdoutEvent
 from .sandbox import DockerSandbox, PodmanSandbox, Sandbox
 from .session import Session, SessionState
 from .sessions import Owner, Pruned, SessionInfo, attach, list_sessions, prune, remove_session
@@ -92,6 +92,7 @@ __all__ = [
     "ProcessLogs",
     "ProcessStream",
     "ProcessTimeoutError",
+    "Program",
     "Progress",
     "Pruned",
     "PublishedPort",

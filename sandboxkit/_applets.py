@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import posixpath
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Final, NoReturn, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from .config import Limits
 from .errors import ConfigError, FileError, FileTooLargeError, PathError, SandboxError
 from .results import ExecResult
 
-__all__ = ["AppletHost", "Applets", "Call", "host_error", "new_token", "sandbox_path"]
+__all__ = ["AppletHost", "Applets", "Call", "checked_cwd", "host_error", "new_token", "sandbox_path"]
 
 T = TypeVar("T")
 
@@ -63,8 +64,10 @@ class AppletHost(Protocol):
         input: bytes | memoryview | Iterator[bytes] | None,
         timeout: float | None,
         abort: Abort | None,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
     ) -> Run | None:
-        """Start it; None when the abort came first."""
+        """Start it; None when the abort came first. `cwd` and `env` are for `which` alone."""
         ...
 
 
@@ -123,6 +126,8 @@ class Call:
         input: bytes | memoryview | Iterator[bytes] | None = None,
         timeout: float | None = None,
         abort: Abort | None = None,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.args = tuple(map(str, args))
@@ -131,6 +136,8 @@ class Call:
         self.input = input
         self.timeout = timeout
         self.abort = abort
+        self.cwd = cwd
+        self.env = env
 
 
 class Applets:
@@ -194,7 +201,14 @@ class Applets:
 
     def _start(self, call: Call, sink: Collector) -> Run:
         run = self._host.start_applet(
-            call.name, call.args, sink=sink, input=call.input, timeout=call.timeout, abort=call.abort
+            call.name,
+            call.args,
+            sink=sink,
+            input=call.input,
+            timeout=call.timeout,
+            abort=call.abort,
+            cwd=call.cwd,
+            env=call.env,
         )
         if run is None:
             raise _aborted(call)
@@ -233,6 +247,19 @@ def sandbox_path(field: str, value: object, workspace: str) -> str:
         )
     inside = "/".join(parts[len(base) :]) or "."
     return inside + "/" if path.endswith("/") and inside != "." else inside
+
+
+def checked_cwd(cwd: str, workspace: str) -> str:
+    """A command's working folder relative to the workspace; errors as of `sandbox_path`."""
+    # Only the text is judged here; links are the agent's to judge, in the container.
+    check.text("cwd", cwd, accepted="a path inside the workspace, not empty, without NUL")
+    path = posixpath.normpath(cwd) if ".." not in cwd.split("/") else cwd
+    if not path.startswith("/"):
+        return path
+    inside = posixpath.relpath(path, workspace)
+    if inside == ".." or inside.startswith("../"):
+        raise PathError(f"cwd {cwd!r} is outside the workspace. Use a path relative to it, or one below {workspace}.")
+    return inside
 
 
 def host_error(what: str, error: OSError) -> FileError:

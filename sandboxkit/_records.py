@@ -12,6 +12,7 @@ import attrs
 
 from .file_results import FileEntry, FileType, SearchMatch
 from .port_results import ListeningPort
+from .results import Program
 
 __all__ = ["DONE", "END", "BrokenRecordError", "Identity", "IncompleteError", "Reader", "encode_entry", "parse_end"]
 
@@ -26,6 +27,7 @@ _MATCH = struct.Struct("<BBHIQQ")
 _END = struct.Struct("<BBHI")
 _LISTENER = struct.Struct("<BBHII16s")
 _PACK = struct.Struct("<B7xQQ")
+_PROGRAM = struct.Struct("<BBHHHQQ")
 _U32 = struct.Struct("<I")
 
 _TYPES: dict[int, FileType] = {
@@ -144,6 +146,34 @@ class Reader:
             raise BrokenRecordError("a listener with fields out of range")
         text = socket.inet_ntop(socket.AF_INET if family == 4 else socket.AF_INET6, address[: 4 if family == 4 else 16])
         return ListeningPort(port, text, uid, pid or None)
+
+    def program(self) -> tuple[int, Program]:
+        """'P': which of the names it is for, and where it is."""
+        kind, flags, index, length, real, device, inode = _PROGRAM.unpack(self.exactly(_PROGRAM.size))
+        if kind != ord("P") or flags > 1 or not 0 < length <= MAX_PATH or not 0 < real <= MAX_PATH:
+            raise BrokenRecordError("a program with fields out of range")
+        path, real_path = self.exactly(length), self.exactly(real)
+        if b"\0" in path + real_path or not real_path.startswith(b"/") or b"/" not in path:
+            raise BrokenRecordError("a program with a path that is none")
+        return index, Program(
+            path=os.fsdecode(path),
+            real_path=os.fsdecode(real_path),
+            device=device,
+            inode=inode,
+            in_workspace=bool(flags),
+        )
+
+    def path(self) -> str:
+        """A path without a record around it, relative, plain and inside; nothing is `.`. Nothing follows."""
+        found = b""
+        for chunk in self.rest():
+            found += bytes(chunk)
+            if len(found) > 2 * MAX_PATH:
+                raise BrokenRecordError("a path that is too long")
+        path = os.path.normpath(found or b".")  # what is not there yet comes as it was written
+        if path != b"." and not is_plain(path):
+            raise BrokenRecordError("a path that is none")
+        return os.fsdecode(path)
 
     def end(self) -> tuple[int, int]:
         """'Z': what was cut, as bits, and how much was skipped; nothing follows."""

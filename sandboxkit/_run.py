@@ -69,6 +69,10 @@ class Request:
             columns=columns,
         )
 
+    def never_ran(self) -> ExecResult:
+        """The result when the abort came first."""
+        return ExecResult(command=self.command, args=self.args, exit_code=None, duration=0.0, aborted=True)
+
 
 class Collector:
     """A sink that keeps head and tail of both streams."""

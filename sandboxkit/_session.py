@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import posixpath
 import threading
 import time
 import warnings
@@ -15,9 +14,11 @@ import attrs
 from typing_extensions import Self
 
 from . import _validate as check
+from ._applets import checked_cwd
 from ._channel import Connection
 from ._input import Input, InputSource
 from ._process_calls import Call, KnownLaunch, stop_all
+from ._programs import find_programs
 from ._relay import Relay
 from ._run import Collector, Request, Run
 from ._snapshot import Snapshot, take_snapshot
@@ -25,13 +26,13 @@ from .abort import Abort, checked_abort
 from .backend import WORKSPACE_FOLDER, Backend, EngineInfo, Feature
 from .backend_parts import running_of
 from .config import Limits
-from .errors import ConfigError, PathError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
+from .errors import ConfigError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
 from .exec_stream import ExecStream
 from .files import SessionFiles
 from .port_results import PublishedPort
 from .ports import SessionPorts
 from .processes import SessionProcesses
-from .results import ExecResult, StderrEvent, StdoutEvent
+from .results import ExecResult, Program, StderrEvent, StdoutEvent
 from .session import OutputCallback, SessionState
 
 __all__ = ["AgentSession"]
@@ -62,8 +63,7 @@ class AgentSession:
     ) -> None:
         self._published = MappingProxyType(dict(published or {}))
         self._on_removed = on_removed
-        self._detached = detached
-        self._keep = keep
+        self._detached, self._keep = detached, keep
         self._id = session_id
         self._container = container_id
         self._backend = backend
@@ -157,7 +157,7 @@ class AgentSession:
             return self._exec_with_callbacks(request, on_stdout, on_stderr)
         run = Run(self._connection, request, stream=False)
         try:
-            return run.result() if self._started(run, request) else _never_ran(request)
+            return run.result() if self._started(run, request) else request.never_ran()
         except BaseException:
             run.abandon()
             raise
@@ -226,6 +226,21 @@ class AgentSession:
             on_stdout=on_stdout,
             on_stderr=on_stderr,
             max_output_bytes=max_output_bytes,
+        )
+
+    def which(
+        self,
+        commands: Sequence[str],
+        *,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        abort: Abort | None = None,
+    ) -> dict[str, tuple[Program, ...]]:
+        merged = self._env if env is None else {**self._env, **check.environment("env", env)}
+        checked_abort("abort", abort)
+        return find_programs(
+            self, commands, cwd=checked_cwd(cwd, self._workspace), env=merged, timeout=timeout, abort=abort
         )
 
     def destroy(self) -> None:
@@ -361,7 +376,7 @@ class AgentSession:
         return Request(
             command=checked_command,
             args=checked_args,
-            cwd=self._cwd(cwd),
+            cwd=checked_cwd(cwd, self._workspace),
             env=merged,
             input=Input.of(input),
             interactive=interactive,
@@ -383,19 +398,6 @@ class AgentSession:
         if limits.max_timeout is not None and asked > limits.max_timeout:
             check.fail("timeout", asked, f"at most limits.max_timeout, {limits.max_timeout:g} s")
         return asked
-
-    def _cwd(self, cwd: str) -> str:
-        # Only the text is judged here; links are the agent's to judge, in the container.
-        check.text("cwd", cwd, accepted="a path inside the workspace, not empty, without NUL")
-        path = posixpath.normpath(cwd) if ".." not in cwd.split("/") else cwd
-        if path.startswith("/"):
-            inside = posixpath.relpath(path, self._workspace)
-            if inside == ".." or inside.startswith("../"):
-                raise PathError(
-                    f"cwd {cwd!r} is outside the workspace. Use a path relative to it, or one below {self._workspace}."
-                )
-            return inside
-        return path
 
     def _started(self, run: Run, request: Request) -> bool:
         # Start it, when its turn has come. False when the abort came first: nothing ran.
@@ -451,13 +453,15 @@ class AgentSession:
         input: bytes | memoryview | Iterator[bytes] | None,
         timeout: float | None,
         abort: Abort | None,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
     ) -> Run | None:
-        """See AppletHost: for `files`."""
+        """See AppletHost."""
         request = Request(
             command=name,
             args=tuple(args),
-            cwd=".",
-            env={},
+            cwd=cwd,
+            env=dict(env or {}),
             input=Input.of(input),
             interactive=False,
             timeout=self._timeout(timeout),
@@ -478,7 +482,7 @@ class AgentSession:
         run, tty = Run(self._connection, request, stream=True), request.tty is not None
         try:
             if not self._started(run, request):
-                return ExecStream.ended(_never_ran(request), stdin=stdin, tty=tty)
+                return ExecStream.ended(request.never_ran(), stdin=stdin, tty=tty)
             return ExecStream(run, stdin=stdin, tty=tty)
         except BaseException:
             run.abandon()
@@ -494,7 +498,3 @@ class AgentSession:
                 elif isinstance(event, StderrEvent) and on_stderr is not None:
                     on_stderr(event.text)
             return stream.wait()
-
-
-def _never_ran(request: Request) -> ExecResult:
-    return ExecResult(command=request.command, args=request.args, exit_code=None, duration=0.0, aborted=True)

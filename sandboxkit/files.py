@@ -210,6 +210,15 @@ class SessionFiles(FileCalls):
             raise
         return True
 
+    def resolve(self, path: SandboxPath, *, timeout: float | None = None, abort: Abort | None = None) -> str:
+        """Where the path leads: relative to the workspace (`.` is itself), without links and `..`.
+
+        What does not exist yet is taken as it is written. It was so at that moment: something in the sandbox may change
+        a folder into a link right behind it.
+        """
+        call = self._call("resolve", self._path("path", path), what="resolved", timeout=timeout, abort=abort)
+        return self._applets.records(call, lambda reader: reader.path())
+
     def mkdir(
         self,
         path: SandboxPath,

@@ -10,7 +10,7 @@ import attrs
 
 from .errors import CommandFailedError
 
-__all__ = ["Event", "ExecResult", "ExitEvent", "StderrEvent", "StdoutEvent"]
+__all__ = ["Event", "ExecResult", "ExitEvent", "Program", "StderrEvent", "StdoutEvent"]
 
 
 @attrs.frozen(kw_only=True)
@@ -134,3 +134,18 @@ class ExitEvent:
 
 
 Event = StdoutEvent | StderrEvent | ExitEvent
+
+
+@attrs.frozen(kw_only=True)
+class Program:
+    """Where a command's program is in the sandbox.
+
+    `path` is what is executed, absolute or relative to the working folder, never a bare name; `real_path` is absolute
+    and without links. Two with the same `device` and `inode` are one file. `in_workspace`: the real path is.
+    """
+
+    path: str
+    real_path: str
+    device: int
+    inode: int
+    in_workspace: bool

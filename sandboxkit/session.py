@@ -18,7 +18,7 @@ from .exec_stream import ExecStream
 from .files import SessionFiles
 from .ports import SessionPorts
 from .processes import SessionProcesses
-from .results import ExecResult
+from .results import ExecResult, Program
 
 __all__ = ["Session", "SessionState"]
 
@@ -167,6 +167,22 @@ class Session(Protocol):
         max_output_bytes: int | None = None,
     ) -> ExecResult:
         """`exec("sh", ["-c", script])`: for text you trust, never for text with somebody's input pasted in."""
+        ...
+
+    def which(
+        self,
+        commands: Sequence[str],
+        *,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        abort: Abort | None = None,
+    ) -> dict[str, tuple[Program, ...]]:
+        """For each command the programs of that name that the session's user may execute, in the order of PATH.
+
+        The first is the one `exec` would run with the same `cwd` and `env`, unless the kernel refuses its format; none:
+        an empty tuple. A command with a slash is looked for in its one place. PathError for a bad `cwd`.
+        """
         ...
 
     def destroy(self) -> None:

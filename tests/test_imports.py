@@ -37,6 +37,7 @@ LAYERS = (
         "ports",
         "file_results",
         "_applets",
+        "_programs",
         "_records",
         "port_results",
         "_port_watch",
@@ -54,6 +55,8 @@ LAYERS = (
 )
 # Module of the core → what it may import besides the standard library and the dependencies.
 OPTIONAL = {
+    "cli": {"click", "rich"},
+    "tools": {"anyio", "jsonschema", "langchain_core", "mcp"},
     "otel": {"opentelemetry"},
     "_progress": {"rich"},
     "conformance": {"pytest", "hypothesis"},

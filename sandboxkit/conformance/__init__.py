@@ -78,6 +78,7 @@ from ._refusals import Refusals, Unsupported  # noqa: E402
 from ._streams import Backpressure, Streams  # noqa: E402
 from ._suite import Suite, Trait  # noqa: E402
 from ._timeouts import Timeouts  # noqa: E402
+from ._tools import Programs, ToolCommands, ToolFiles  # noqa: E402
 from ._unreachable import Unreachable  # noqa: E402
 from ._whole import Declarations  # noqa: E402
 
@@ -137,5 +138,8 @@ class Conformance(
     ManagedProcesses,
     ProcessOutput,
     LastingProcesses,
+    Programs,
+    ToolCommands,
+    ToolFiles,
 ):
     """The whole suite; see the package's docstring."""

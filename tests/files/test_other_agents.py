@@ -23,6 +23,7 @@ from sandboxkit.conformance._file_safety import Atomicity, Outside
 from sandboxkit.conformance._file_transfers import Pages, Search, Transfers
 from sandboxkit.conformance._files import FileContents, FileNames, Folders
 from sandboxkit.conformance._ports import Ports
+from sandboxkit.conformance._tools import Programs
 from tests.agent import build
 from tests.support.local import LocalBackend
 
@@ -67,7 +68,9 @@ def script(folder: Path, line: str) -> Path:
     return path
 
 
-class TestOldKernel(FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, Ports, OtherAgent):
+class TestOldKernel(
+    FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, Ports, Programs, OtherAgent
+):
     features = frozenset({Feature.CRASH_CLEANUP})
     traits: ClassVar[frozenset[Trait]] = frozenset()
 
@@ -76,7 +79,9 @@ class TestOldKernel(FileContents, FileNames, Folders, Outside, Atomicity, Pages,
         return script(folder, f'exec {build.tool("old_kernel")} {build.release(platform.machine())} "$@"')
 
 
-class TestSanitized(FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, Ports, OtherAgent):
+class TestSanitized(
+    FileContents, FileNames, Folders, Outside, Atomicity, Pages, Search, Transfers, Ports, Programs, OtherAgent
+):
     features = frozenset({Feature.CRASH_CLEANUP})
     traits: ClassVar[frozenset[Trait]] = frozenset()
     build_digest = "0" * 16

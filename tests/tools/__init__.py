@@ -1,0 +1,1 @@
+"""Tools for models: tests that need no engine."""

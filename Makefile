@@ -2,7 +2,8 @@
 # with sudo; `make quickstart` and `make test` install the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart venv agent gcc engines images format lint types test unit conformance packaging bench clean
+.PHONY: help quickstart venv agent gcc engines images format lint types test unit conformance packaging bench bench-check \
+	bench-short clean
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 PACKAGE := pyproject.toml setup.cfg agent/build_agent.py backends
 
 help:  ## print this list (the default)
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 quickstart: $(VENV)/.installed agent  ## install sandboxkit into .venv; run the example on an engine, else on this host
 	$(RUN) tools/quickstart.py
@@ -79,8 +80,15 @@ conformance: venv agent images  ## the conformance suite on each engine
 packaging: venv  ## build, install and inspect what ships
 	$(RUN) -m pytest tests/packaging
 
-bench: venv agent images  ## compare with the engines' own calls and with other libraries
-	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script"; done
+bench: venv agent images  ## compare with the engines' own calls and other libraries (25 min; BENCH=--quick: 5)
+	$(RUN) -m benchmarks.run $(BENCH)
+
+bench-check: venv agent images  ## measure what the bounds need; fail when one is broken
+	$(RUN) -m benchmarks.check $(BENCH)
+
+# CI's form: a minute and a half, ratios alone, with margins for a busy machine.
+bench-short: venv agent images
+	$(RUN) -m benchmarks.check --short
 
 clean:  ## stop the engines that `make engines` started; remove .venv and everything built
 	$(PYTHON) tools/engines.py down

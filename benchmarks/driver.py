@@ -38,7 +38,7 @@ class Scale:
     name: str
     rounds: float = 1.0
     budget: float = 1.0
-    deadline: float = 60.0
+    deadline: float = 40.0
 
     def rounds_of(self, measure: Measure) -> int:
         """At least one."""

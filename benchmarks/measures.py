@@ -142,8 +142,8 @@ MEASURES: tuple[Measure, ...] = (
         arguments={"argv": ["python3", "-c", "print(1)"]},
         rounds=20,
     ),
-    _threads(8, 25, section="Commands", rounds=5, family="threads"),
-    _threads(64, 25, section="Commands", rounds=3, family="threads"),
+    _threads(8, 5, section="Commands", rounds=5, family="threads"),
+    _threads(64, 2, section="Commands", rounds=3, family="threads"),
     _seconds(
         "Commands",
         "threads",
@@ -207,7 +207,7 @@ MEASURES: tuple[Measure, ...] = (
         },
         rounds=10,
     ),
-    *(_sessions(count) for count in (1, 10, 30, 100)),
+    *(_sessions(count) for count in (1, 10, 100)),
     *(
         _threads(count, max(1, 64 // count), section="Growth", rounds=3, family="inflight", only=GROWING, full=full)
         for count, full in ((1, False), (4, True), (16, False), (256, True))

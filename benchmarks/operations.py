@@ -158,6 +158,8 @@ class Operations:
     def pool(self, repeat: int) -> Samples:
         """A session from a warm pool, and a first command in it."""
         pairs = [self._competitor.acquire() for _ in range(repeat)]
+        for container in self._competitor.pooled:
+            self._notice("opened", container)
         return {"acquire": [acquired for acquired, _ in pairs], "first": [ran for _, ran in pairs]}
 
     def memory(self, repeat: int) -> Samples:

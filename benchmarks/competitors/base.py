@@ -52,6 +52,7 @@ class Competitor(Generic[S]):
     def __init__(self, engine: Engine, image: str) -> None:
         self.engine = engine
         self.image = image
+        self.pooled: set[str] = set()  # containers of a pool, as `container` names them
 
     def open(self) -> S:
         """A new sandbox in which a command can be run: from nothing, the image being there."""

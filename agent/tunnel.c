@@ -277,10 +277,13 @@ static bool add_error(struct agent *agent, const struct tunnel *tunnel) {
 /* In the order in which the host must hear it. True when its last frame is written. */
 static bool reply(struct agent *agent, struct tunnel *tunnel) {
     if (tunnel->opening) {
+        if (tunnel->accepted)
+            tunnel->id = agent->tunnels.next_accepted;
         bool added = tunnel->accepted ? add_numbers(agent, tunnel, FRAME_ACCEPTED, tunnel->listener)
                                       : add_numbers(agent, tunnel, FRAME_OPENED, tunnel->port);
         if (!added)
             return false;
+        agent->tunnels.next_accepted += tunnel->accepted;
         tunnel->opening = false;
         tunnel->opened = true;
     }

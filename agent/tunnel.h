@@ -74,7 +74,7 @@ struct tunnels {
     uint16_t accepted;
     uint16_t waiting;
     uint16_t turn;
-    uint32_t next_accepted; /* number; 0 when they are used up */
+    uint32_t next_accepted; /* number: given as it is told, so that the numbers are told in rising order */
     int64_t accept_us;      /* no descriptor was left: not before then */
     uint16_t free_list[TUNNELS];
     struct tunnel *active[TUNNELS];

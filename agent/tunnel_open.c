@@ -165,7 +165,7 @@ void tunnel_listen(struct agent *agent, uint32_t id, const unsigned char *payloa
 bool tunnel_may_accept(const struct agent *agent) {
     const struct tunnels *tunnels = &agent->tunnels;
     return tunnels->accepted < ACCEPTED_MAX && tunnels->waiting < ACCEPTED_WAITING && tunnels->free_count > 0 &&
-           tunnels->next_accepted != 0 && (tunnels->accept_us == 0 || tunnels->accept_us <= now_us());
+           tunnels->next_accepted < UINT32_MAX - ACCEPTED_MAX && (tunnels->accept_us == 0 || tunnels->accept_us <= now_us());
 }
 
 void tunnel_accept(struct agent *agent, const struct tunnel *listener) {
@@ -179,7 +179,7 @@ void tunnel_accept(struct agent *agent, const struct tunnel *listener) {
         }
         note_descriptor(agent, fd);
         set_nodelay(fd);
-        struct tunnel *tunnel = tunnel_take(agent, tunnels->next_accepted++);
+        struct tunnel *tunnel = tunnel_take(agent, 0);
         tunnel->state = TUNNEL_OPEN;
         tunnel->fd = fd;
         tunnel->accepted = true;

@@ -3,8 +3,8 @@
     python benchmarks/tunnel.py [--mib 256] [--runs 3] [--requests 200]
 
 The same server runs in a session without any network, reached by `session.ports.forward`, and in a container of the
-engine's own with its port published on 127.0.0.1, reached there. A small request is one connection with a few bytes each
-way; what a tunnel adds to it is counted in warm execs of `true`. Needs `make images`.
+engine's own with its port published on 127.0.0.1, reached there. A small request is one connection with a few bytes
+each way; what a tunnel adds to it is counted in warm execs of `true`. Needs `make images`.
 """
 
 from __future__ import annotations

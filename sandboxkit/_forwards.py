@@ -63,13 +63,15 @@ class _Owner:
         if self._is_closed:
             return
         self._is_closed = True
-        self._close_listener()
+        closed = self._close_listener()
         for pump in tuple(self._pumps):
             pump.reset()
         self._relay.release(self)
-        self._closed.set()
+        if closed:
+            self._closed.set()
 
-    def _close_listener(self) -> None:
+    def _close_listener(self) -> bool:
+        # Whether that is all, or someone else will set `_closed`.
         raise NotImplementedError
 
     def _add(self, sock: socket.socket, *, connected: bool) -> Pump:
@@ -104,10 +106,11 @@ class ForwardServer(_Owner):
             self._watch = self._relay.watch(self._listener, self._ready)
             self._watch.want(read=True)
 
-    def _close_listener(self) -> None:
+    def _close_listener(self) -> bool:
         if self._watch is not None:
             self._watch.close()
         close_socket(self._listener, abruptly=False)
+        return True
 
     def _ready(self, readable: bool, writable: bool) -> None:
         assert self._watch is not None
@@ -166,10 +169,12 @@ class ServiceExposer(_Owner):
         except SandboxError as error:
             self.failed(error)
 
-    def _close_listener(self) -> None:
-        if self._tunnel is not None:
-            self._tunnel.reset()
+    def _close_listener(self) -> bool:
         self.answered.set()
+        if self._tunnel is None or self._tunnel.ended:
+            return True
+        self._tunnel.reset()
+        return False
 
     def _lead(self, tunnel: Tunnel) -> None:
         if self._is_closed or len(self._pumps) >= MAX_CONNECTIONS:
@@ -205,6 +210,7 @@ class ServiceExposer(_Owner):
         """It does not listen, or no longer."""
         self.outcome = end
         self.answered.set()
+        self._closed.set()
 
 
 class _ExposerSink:

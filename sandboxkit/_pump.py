@@ -15,7 +15,7 @@ from ._tunnels import Closed, End, Tunnel
 
 __all__ = ["Pump"]
 
-_TURN: Final = 8  # reads of 64 KiB before the next connection has its turn
+_TURN: Final = 4  # reads before the next connection has its turn
 _PIECE: Final = 262_144
 
 
@@ -101,11 +101,15 @@ class Pump:
         tunnel, relay = self._tunnel, self._relay
         assert tunnel is not None
         for _ in range(_TURN):
-            room = min(tunnel.credit, MAX_PAYLOAD)
+            room = min(tunnel.credit, MAX_PAYLOAD * len(relay.pieces))
             if room <= 0:
                 return
+            whole, rest = divmod(room, MAX_PAYLOAD)
+            into = relay.pieces[:whole]
+            if rest:
+                into.append(relay.pieces[whole][:rest])
             try:
-                size = self._sock.recv_into(relay.payload[:room])
+                size = self._sock.recvmsg_into(into)[0]
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:

@@ -2,8 +2,7 @@
 
 For code that builds on it, such as a proxy for connections that the sandbox makes, this is the seam:
 
-- `Relay.hold()` starts the thread; `Relay.release()` says that it is no longer needed. An `Owner` that is added is told
-  when the session ends.
+- `Relay.hold(owner)` has the thread run and tells the `Owner` of the session's end; `Relay.release(owner)` undoes it.
 - `connection.tunnels.listen(port, ListenerSink)` listens inside; `Conduit(relay, tunnel, handler)` takes a connection
   that came there. Its `handler` (`ConduitHandler`) is called with what the sandbox sends, and `send`, `send_eof`,
   `reset`, `pause` and `resume` answer. `_pump.Pump` couples a tunnel with a socket instead, at full speed.
@@ -39,6 +38,8 @@ from .errors import SandboxError, SessionDestroyedError
 __all__ = ["Conduit", "ConduitHandler", "Owner", "Relay", "Timer", "Watch", "close_socket"]
 
 _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
+
+_PIECES: Final = 4  # frames that are read and sent at once
 
 _everyone: weakref.WeakSet[Relay] = weakref.WeakSet()
 
@@ -118,7 +119,8 @@ class Relay:
 
     def __init__(self, tunnels: Tunnels) -> None:
         self.tunnels = tunnels
-        self.buffer = self.payload = memoryview(b"")  # for Tunnel.send_framed, within one callback
+        self.buffer = memoryview(b"")  # for Tunnel.send_framed, within one callback
+        self.pieces: list[memoryview] = []  # its payloads
         self.ended: SandboxError | None = None
         self._pid = os.getpid()
         self._posted: deque[Callable[[], object]] = deque()
@@ -126,8 +128,7 @@ class Relay:
         self._watches: dict[int, Watch] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
-        self._holders = 0
-        self._starting = threading.RLock()  # a signal handler may start something amid a start
+        self._running = threading.Lock()  # of what the thread does from its start to its end
         self._thread: threading.Thread | None = None
         self._epoll: select.epoll | None = None
         self._wake: socket.socket | None = None
@@ -136,29 +137,20 @@ class Relay:
 
     # Any thread.
 
-    def hold(self, owner: Owner | None = None) -> None:
+    def hold(self, owner: Owner) -> None:
         """Run the thread until `release`; `owner` is told of the session's end. Raises why not when that has come."""
         if os.getpid() != self._pid:
             raise SessionDestroyedError(
                 "This session belongs to the parent of this forked process. Create a session in this process."
             )
-        with self._starting:
-            if self.ended is not None:
-                raise copy.copy(self.ended)
-            if owner is not None:
-                self._owners[owner] = None
-            self._holders += 1
-            if self._thread is None:
-                self._open()
-                self._thread = threading.Thread(target=self._run, name="sandboxkit-relay", daemon=True)
-                self._thread.start()
+        if self.ended is not None:
+            raise copy.copy(self.ended)
+        self._owners[owner] = None
+        self._rouse()
 
-    def release(self, owner: Owner | None = None) -> None:
-        """Undo one `hold`; the thread ends when nobody holds it and no socket is watched."""
-        with self._starting:
-            if owner is not None:
-                self._owners.pop(owner, None)
-            self._holders -= 1
+    def release(self, owner: Owner) -> None:
+        """Undo `hold`; the thread ends when nobody holds it and no socket is watched. May be called twice."""
+        self._owners.pop(owner, None)
         self._rouse()
 
     def owns(self, owner: Owner) -> bool:
@@ -166,7 +158,7 @@ class Relay:
         return owner in self._owners
 
     def post(self, call: Callable[[], object]) -> None:
-        """Call it in the relay's thread, soon; when the session is over it may be dropped. Never blocks."""
+        """Call it in the relay's thread, soon; when nobody holds it, it may be dropped. Never blocks."""
         self._posted.append(call)
         self._rouse()
 
@@ -192,6 +184,9 @@ class Relay:
         if wake is not None:
             with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
                 wake.send(b"\0")
+        elif self._owners:
+            # One too many is harmless, see `_run`, so that an interrupt may come anywhere in here.
+            threading.Thread(target=self._run, name="sandboxkit-relay", daemon=True).start()
 
     # The relay's thread.
 
@@ -219,31 +214,35 @@ class Relay:
             epoll.modify(fd, new)
 
     def _open(self) -> None:
-        self.buffer = memoryview(bytearray(HEADER.size + MAX_PAYLOAD))
-        self.payload = self.buffer[HEADER.size :]
-        self._wake, self._woken = socket.socketpair()
-        self._wake.setblocking(False)
+        whole = HEADER.size + MAX_PAYLOAD
+        self.buffer = memoryview(bytearray(_PIECES * whole))
+        self.pieces = [self.buffer[at + HEADER.size : at + whole] for at in range(0, _PIECES * whole, whole)]
+        wake, self._woken = socket.socketpair()
+        wake.setblocking(False)
         self._woken.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(self._woken.fileno(), select.EPOLLIN)
         _everyone.add(self)
+        self._wake = wake  # from here on it can be roused; what was wanted before is seen at the first turn
 
     def _run(self) -> None:
+        # One at a time. Who is turned away has an owner in the table, and the one that runs looks there once more after
+        # its end: so nobody waits for a thread that is not there.
+        while self._owners and self._running.acquire(blocking=False):
+            try:
+                self._thread = threading.current_thread()
+                self._open()
+                self._serve()
+            finally:
+                self._close()
+                self._running.release()
+
+    def _serve(self) -> None:
         while self.ended is None:
-            if self._may_end():
-                return  # whoever holds it from here on has started another thread
+            if not (self._owners or self._watches or self._posted or self._timers):
+                return
             self._turn()
         self._end()
-
-    def _may_end(self) -> bool:
-        if self._holders or self._watches or self._posted or self._timers:
-            return False
-        with self._starting:  # `hold` looks for the thread under it: either it sees none, or we see the holder
-            if self._holders or self._posted:
-                return False
-            self._thread = None
-            self._close()
-            return True
 
     def _turn(self) -> None:
         assert self._epoll is not None
@@ -289,14 +288,13 @@ class Relay:
             self._run_posted()
         for watch in tuple(self._watches.values()):
             close_socket(watch.sock, abruptly=True)
+        self._watches.clear()
         self._owners.clear()
         self._timers.clear()
-        self._close()
 
     def _close(self) -> None:
         epoll, wake, woken = self._epoll, self._wake, self._woken
         self._epoll = self._wake = self._woken = None
-        self._watches.clear()
         for end in (epoll, wake, woken):
             if end is not None:
                 end.close()
@@ -305,6 +303,8 @@ class Relay:
         """In a forked child: let go of the copies of all sockets, which would keep the parent's connections open."""
         for watch in tuple(self._watches.values()):
             watch.sock.close()
+        self._watches.clear()
+        self._owners.clear()
         self._close()
 
 

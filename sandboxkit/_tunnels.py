@@ -145,10 +145,18 @@ class Tunnel:
         return size
 
     def send_framed(self, buffer: memoryview, size: int) -> None:
-        """Send `size` bytes, no more than `credit`, that lie in `buffer` behind room for a frame's header."""
+        """Send `size` bytes, no more than `credit`, that lie in `buffer` in pieces of 64 KiB behind room for headers.
+
+        All leave in one call, so that much costs little.
+        """
         self._take_credit(size)
-        HEADER.pack_into(buffer, 0, size, self.id, FrameType.DATA, Stream.STDIN, 0)
-        self._send(buffer[: HEADER.size + size])
+        at, left = 0, size
+        while left:
+            piece = min(left, MAX_PAYLOAD)
+            HEADER.pack_into(buffer, at, piece, self.id, FrameType.DATA, Stream.STDIN, 0)
+            at += HEADER.size + piece
+            left -= piece
+        self._send(buffer[:at])
 
     def send_eof(self) -> None:
         """The connection inside will read end of file. May be called twice."""

@@ -2,7 +2,8 @@
 
 Every frame of the host is checked against agent/PROTOCOL.md and kept in `frames`; what breaks a rule is kept in
 `broken` and ends the session, as with the real agent. What a command does is told by its name: see PROGRAMS. A command
-of the name `scripted` does nothing by itself; a test gets it by `job()` and drives it.
+of the name `scripted` does nothing by itself; a test gets it by `job()` and drives it. Tunnels and listeners are only
+noted, in `tunnels`: a test sends the agent's frames for them.
 """
 
 from __future__ import annotations
@@ -277,6 +278,7 @@ class FakeAgent:
         self.frames: list[Frame] = []
         self.jobs: dict[int, Job] = {}
         self.open: dict[int, Job] = {}
+        self.tunnels: dict[int, Frame] = {}  # what opened them
         self.broken: str | None = None
         self._new: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -350,13 +352,18 @@ class FakeAgent:
         return b""
 
     def _kind(self, kind: int) -> FrameType:
-        host = {"EXEC", "DATA", "EOF", "WINDOW", "KILL", "RESIZE", "PING", "CONFIGURE"}
+        host = {"EXEC", "DATA", "EOF", "WINDOW", "KILL", "RESIZE", "PING", "CONFIGURE", "CONNECT", "LISTEN"}
         if kind not in FrameType._value2member_map_ or FrameType(kind).name not in host:
             raise BrokenRuleError(f"a frame of type {kind:#x}")
         return FrameType(kind)
 
     def _act(self, received: Frame) -> None:
         kind, channel, length = received.kind, received.channel, len(received.payload)
+        if kind in (FrameType.CONNECT, FrameType.LISTEN):
+            if not 0 < channel <= 0x7FFF_FFFF or channel <= max((*self.jobs, *self.tunnels), default=0):
+                raise BrokenRuleError(f"{kind.name} on channel {channel}")
+            self.tunnels[channel] = received
+            return
         if kind is FrameType.EXEC:
             if length > 4 << 20 or not 0 < channel <= 0x7FFF_FFFF or channel <= max(self.jobs, default=0):
                 raise BrokenRuleError(f"EXEC on channel {channel} with {length} bytes")
@@ -367,6 +374,8 @@ class FakeAgent:
         sizes = {FrameType.EOF: 0, FrameType.WINDOW: 4, FrameType.KILL: 4, FrameType.RESIZE: 4}
         if length != sizes.get(kind, length) or length > MAX_PAYLOAD or received.flags:
             raise BrokenRuleError(f"a malformed {kind.name}")
+        if channel in self.tunnels or channel >= 0x8000_0000:
+            return
         if channel not in self.jobs:
             raise BrokenRuleError(f"{kind.name} for channel {channel}, which was never opened")
         if channel in self.open:  # else it crossed with the EXIT

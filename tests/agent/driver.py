@@ -139,11 +139,6 @@ def parse_exit(payload: bytes) -> Exit:
     return Exit(how, reason, flags, code, wall, cpu, max_rss, struct.unpack_from(f"<{count}I", payload, EXIT_HEAD.size))
 
 
-def parse_error(payload: bytes) -> Error:
-    code, errno = struct.unpack_from("<HH", payload)
-    return Error(code, errno, payload[4:].decode())
-
-
 class Agent:
     """One running agent and the host's end of its stream."""
 
@@ -298,7 +293,8 @@ class Agent:
 
     @staticmethod
     def _parse_error(frame: Frame) -> Error:
-        return parse_error(frame.payload)
+        code, errno = struct.unpack_from("<HH", frame.payload)
+        return Error(code, errno, frame.payload[4:].decode())
 
     def _command_frame(self, command: Command, frame: Frame) -> None:
         command.frames += 1

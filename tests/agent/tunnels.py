@@ -7,7 +7,7 @@ import struct
 import time
 from dataclasses import dataclass, field
 
-from tests.agent.driver import DATA, DEADLINE, EOF, ERROR, HEADER, KILL, WINDOW, Agent, Error, encode, parse_error
+from tests.agent.driver import DATA, DEADLINE, EOF, ERROR, HEADER, KILL, WINDOW, Agent, Error, Frame, encode
 
 __all__ = ["ACCEPTED", "ADDRESS", "CLOSED", "CONNECT", "LISTEN", "OPENED", "Tunnel", "Tunnels", "connect_payload"]
 
@@ -111,7 +111,7 @@ class Tunnels:
             return True
         tunnel = self.open.get(frame.channel)
         if tunnel is not None:
-            self._tunnel_frame(tunnel, frame.type, frame.flags, frame.payload)
+            self._tunnel_frame(tunnel, frame)
         elif frame.channel == 0:
             self.agent._session_frame(frame)
         else:
@@ -126,7 +126,8 @@ class Tunnels:
         tunnel = self.open[channel] = Tunnel(channel, 0, opened=0, listener=listener, taken=False)
         listener.accepted.append(tunnel)
 
-    def _tunnel_frame(self, tunnel: Tunnel, kind: int, flags: int, payload: bytes) -> None:
+    def _tunnel_frame(self, tunnel: Tunnel, frame: Frame) -> None:
+        kind, flags, payload = frame.type, frame.flags, frame.payload
         assert tunnel.taken, "a frame for a connection that was not taken"
         if kind == DATA:
             assert flags == 1
@@ -159,7 +160,7 @@ class Tunnels:
         else:
             assert kind == ERROR, kind
             assert tunnel.opened is None
-            tunnel.error = parse_error(payload)
+            tunnel.error = self.agent._parse_error(frame)
             del self.open[tunnel.channel]
 
     # -- waiting ----------------------------------------------------------------------------------------------------

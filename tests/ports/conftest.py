@@ -131,5 +131,5 @@ def is_over(sock: socket.socket) -> bool:
     """Whether the peer has ended it, in order or by a reset, with nothing more to read."""
     try:
         return sock.recv(1) == b""
-    except (ConnectionResetError, BrokenPipeError):
+    except OSError:
         return True

@@ -1,6 +1,6 @@
 """Tunnels against published ports: 256 MiB each way, and one small request.
 
-    python benchmarks/tunnel.py [--mib 256] [--runs 3] [--requests 200]
+    python -m benchmarks.tunnel [--mib 256] [--runs 3] [--requests 200]
 
 The same server runs in a session without any network, reached by `session.ports.forward`, and in a container of the
 engine's own with its port published on 127.0.0.1, reached there. A small request is one connection with a few bytes
@@ -16,10 +16,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from _engines import Engine, engines, interleaved
+from functools import partial
 
 from sandboxkit import Limits, Sandbox, StdoutEvent
+
+from .competitors.base import Engine
+from .machine import engines
+from .operations import timed
 
 IMAGE = "sandboxkit-test/python"
 MIB = 1 << 20
@@ -75,11 +78,27 @@ def put(port: int, size: int) -> None:
         assert connection.recv(16) == b"done\n"
 
 
+def interleaved(calls: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
+    """The median seconds of each call, so many times by turns; a first round is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(runs + 1):
+        for name, call in calls.items():
+            seconds = timed(call)
+            if turn:
+                times[name].append(seconds)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
 @contextmanager
 def published(engine: Engine) -> Iterator[int]:
     """The server in a container of the engine's own; gives the port on this host."""
     publish = f"127.0.0.1::{PORT}"
-    limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")  # see EngineContainer
+    limits = (
+        "--ulimit",
+        "nofile=1024:1024",
+        "--ulimit",
+        "nproc=4096:4096",
+    )  # where the engine asks for more than the host allows
     command = ("python3", "-c", SERVER, "0.0.0.0", str(PORT))
     options = ("--detach", "--rm", "--publish", publish, *limits)
 
@@ -120,28 +139,23 @@ def forwarded(engine: Engine) -> Iterator[tuple[int, Callable[[], object]]]:
 def measure(engine: Engine, mib: int, runs: int, requests: int) -> None:
     """One engine: rates and times of each, then the ratios."""
     size = mib * MIB
-    print(engine)
+    print(engine.name)
     with published(engine) as direct, forwarded(engine) as (tunnel, warm_exec):
         for verb, transfer in (("from", get), ("to", put)):
-            times = interleaved(
-                {
-                    "tunnel": lambda transfer=transfer: transfer(tunnel, size),  # type: ignore[misc]
-                    "published port": lambda transfer=transfer: transfer(direct, size),  # type: ignore[misc]
-                },
-                {"tunnel": runs, "published port": runs},
-            )
-            rates = {name: mib / statistics.median(found) for name, found in times.items()}
+            calls: dict[str, Callable[[], object]] = {
+                "tunnel": partial(transfer, tunnel, size),
+                "published port": partial(transfer, direct, size),
+            }
+            rates = {name: mib / seconds for name, seconds in interleaved(calls, runs).items()}
             for name, rate in rates.items():
                 print(f"  {mib} MiB {verb:4} the sandbox, {name:14} {rate:8.1f} MiB/s")
             print(f"  tunnel / published port: {rates['tunnel'] / rates['published port']:.2f} (must be at least 0.4)")
-        calls: dict[str, Callable[[], object]] = {
-            "tunnel": lambda: get(tunnel, 10),
-            "published port": lambda: get(direct, 10),
+        calls = {
+            "tunnel": partial(get, tunnel, 10),
+            "published port": partial(get, direct, 10),
             "exec of true": warm_exec,
         }
-        small = {
-            name: statistics.median(found) for name, found in interleaved(calls, dict.fromkeys(calls, requests)).items()
-        }
+        small = interleaved(calls, requests)
     for name, seconds in small.items():
         print(f"  small request, {name:14} {seconds * 1000:8.2f} ms")
     added = (small["tunnel"] - small["published port"]) / small["exec of true"]
@@ -157,7 +171,7 @@ def main() -> None:
     parser.add_argument("--engine", default="", help="only those whose name holds this")
     options = parser.parse_args()
     for engine in engines():
-        if options.engine in str(engine):
+        if engine.backend != "host" and options.engine in engine.name:
             measure(engine, options.mib, options.runs, options.requests)
 
 

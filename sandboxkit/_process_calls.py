@@ -7,7 +7,7 @@ import copy
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import attrs
@@ -157,13 +157,17 @@ class Call(Channel):
         """Tell the agent; never waits."""
         self.kill_later()
 
+    def raise_if_forked(self) -> None:
+        """See Connection."""
+        self._connection.raise_if_forked()
+
     def settle(self, timeout: float | None, abort: Abort | None) -> str:
         """Wait: `answered`, `timeout` or `aborted`."""
         end = None if timeout is None else time.monotonic() + timeout
         forget = abort.add_callback(self.changed.set) if isinstance(abort, AbortSignal) else None
         try:
             while self.outcome is None:
-                self._connection.raise_if_forked()
+                self.raise_if_forked()
                 if abort is not None and abort.is_set():
                     return "aborted"
                 if end is not None and time.monotonic() >= end:
@@ -223,7 +227,7 @@ class Calls:
         details: dict[str, object] = {"reason": how, "process": shown_id(process)}
         if how == "aborted":
             raise ProcessError(f"{what}: the call was aborted.", details=details)
-        raise ProcessTimeoutError(f"{what} within {timeout:g} s.", retryable=True, details=details)
+        raise ProcessTimeoutError(f"{what} in time.", retryable=True, details=details)
 
     def outcome(self, call: Call, process: int, cwd: str = ".") -> tuple[ProcessRecord, ...]:
         """The answer that has come, or its error raised."""
@@ -247,15 +251,16 @@ class Calls:
         call = Call(self._host.connection, process=0)
         return self.ask(call, FrameType.LIST, encode_list(0), what="The processes were not listed")
 
-    def start(self, launch: Launch) -> ProcessRecord:
-        """A new one. After any exception it does not run."""
+    @contextlib.contextmanager
+    def started(self, launch: Launch) -> Iterator[ProcessRecord]:
+        """A new one. After any exception, also of the block, it does not run."""
         call = Call(self._host.connection)
         try:
             self.begin(call, FrameType.START, launch.payload(self._host.limits.max_processes))
             if call.settle(PATIENCE, None) == "timeout":
                 details = {"reason": "timeout"}
                 raise ProcessTimeoutError("The process did not start in time.", retryable=True, details=details)
-            return self.outcome(call, 0, launch.cwd)[0]
+            yield self.outcome(call, 0, launch.cwd)[0]
         except BaseException:
             self._abandon_start(call)
             raise

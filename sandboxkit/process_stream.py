@@ -23,28 +23,38 @@ _WINDOW = 262_144
 class ProcessStream(Iterator["StdoutEvent | StderrEvent"]):
     """Iterator and context manager over a process's output; made by `ManagedProcess.follow`.
 
-    Iterated by one thread at a time. `cursor` is behind the last event that was given out, for another `follow` or
-    `logs` to go on from; `lost_bytes` counts what was forgotten before it could be read. `exit` is set when the
-    iteration has ended with the process, None when it was aborted or closed. UTF-8 characters are not split.
+    Iterated by one thread at a time. UTF-8 characters are not split. Closing it (also by leaving the `with` block, by
+    an exception in iteration, or by garbage collection) leaves the process alone.
     """
 
     def __init__(self, calls: Calls, host: ProcessHost, number: int, since: int, abort: Abort | None) -> None:
-        self.cursor = since
-        self.lost_bytes = 0
-        self.exit: ProcessExit | None = None
-        self._calls = calls
-        self._number = number
-        self._abort = abort
-        self._sink = LogSink()
-        self._call = Call(host.connection, self._sink, window=_WINDOW, process=number)
-        self._sink.changed = self._call.changed.set
+        sink = LogSink()
+        self._call = Call(host.connection, sink, window=_WINDOW, process=number)
+        self._sink = sink
+        sink.changed = self._call.changed.set
         self._undo: list[Callable[[], None]] = []
-        self._dropped = finalized(self, self._call, self._sink, self._undo)
-        payload = encode_view(number, ViewFlag.NONE, window=_WINDOW, cursor=since)
-        calls.begin(self._call, FrameType.VIEW, payload)
+        self._dropped = finalized(self, self._call, sink, self._undo)
+        # The generator knows the follower, not this object: no cycle, so that one that is dropped ends at once.
+        self._follower = _Follower(calls, self._call, sink, number, since, abort)
+        self._events = self._follower.events()
+        calls.begin(self._call, FrameType.VIEW, encode_view(number, ViewFlag.NONE, window=_WINDOW, cursor=since))
         if isinstance(abort, AbortSignal):
             self._undo.append(abort.add_callback(self._call.changed.set))
-        self._events = self._follow(since)
+
+    @property
+    def cursor(self) -> int:
+        """Behind the last event that was given out: another `follow` or `logs` goes on from there."""
+        return self._follower.cursor
+
+    @property
+    def lost_bytes(self) -> int:
+        """How much was forgotten before it could be read, up to the last event."""
+        return self._follower.lost_bytes
+
+    @property
+    def exit(self) -> ProcessExit | None:
+        """Set when the iteration has ended with the process; None when it was aborted or closed."""
+        return self._follower.exit
 
     def __iter__(self) -> Self:
         return self
@@ -57,7 +67,8 @@ class ProcessStream(Iterator["StdoutEvent | StderrEvent"]):
             raise
 
     def close(self) -> None:
-        """Stop following. The process is left alone. Idempotent."""
+        """Stop following. Idempotent."""
+        self._follower.closed = True
         let_go(self._call, self._sink, self._undo)
         if self._call.outcome is not None:
             self._dropped.detach()
@@ -70,46 +81,61 @@ class ProcessStream(Iterator["StdoutEvent | StderrEvent"]):
     ) -> None:
         self.close()
 
-    def _follow(self, since: int) -> Iterator[StdoutEvent | StderrEvent]:
+
+class _Follower:
+    """The state of an iteration, and the iteration."""
+
+    def __init__(self, calls: Calls, call: Call, sink: LogSink, number: int, since: int, abort: Abort | None) -> None:
+        self.cursor = since
+        self.lost_bytes = 0
+        self.exit: ProcessExit | None = None
+        self.closed = False
+        self._calls = calls
+        self._call = call
+        self._sink = sink
+        self._number = number
+        self._abort = abort
+        self._position: int | None = None  # behind the last piece
+
+    def events(self) -> Iterator[StdoutEvent | StderrEvent]:
         held = HeldBack()
-        position: int | None = None
-        ended = False
-        while not ended:
-            how = self._turn()
-            if how == "aborted":
-                return
-            ended = how == "answered"
+        while (how := self._turn()) != "ended":
             for piece in self._sink.take():
-                if position is None:
-                    position = self._sink.start
-                    self.lost_bytes += max(position - since, 0)
-                position += len(piece.data) + piece.lost
-                if piece.stream is None:
-                    self.lost_bytes += piece.lost
+                position = self._begin() + len(piece.data) + piece.lost
+                self._position = position
+                if piece.stream is None:  # a gap: what was held back is never made whole
                     yield from held.rest()
+                    self.lost_bytes += piece.lost
                     self.cursor = position
                     continue
                 self._call.grant(len(piece.data))
                 for event in held.events(piece.stream, piece.data):
                     self.cursor = position - held.size(piece.stream)
                     yield event
-        (record,) = self._calls.outcome(self._call, self._number)
-        if position is None:
-            position = self._sink.start
-            self.lost_bytes += max(position - since, 0)
-        self.cursor = position
-        yield from held.rest()
-        self.exit = exit_of(record)
+            if how == "answered":
+                (record,) = self._calls.outcome(self._call, self._number)
+                self.cursor = self._begin()
+                yield from held.rest()
+                self.exit = exit_of(record)
+                return
+
+    def _begin(self) -> int:
+        # Where it stands; at first, where the agent began, which may be behind what was asked for.
+        if self._position is None:
+            self._position = self._sink.start
+            self.lost_bytes = max(self._position - self.cursor, 0)
+        return self._position
 
     def _turn(self) -> str:
-        # Until something may have come, then what of it.
+        # Until something may have come: `answered` when that was the last, `ended` when nobody wants more.
         call, abort = self._call, self._abort
-        call._connection.raise_if_forked()
-        if call.outcome is not None:
-            return "answered"
-        if abort is not None and abort.is_set():
-            return "aborted"
-        call.wait(_look(abort))
+        call.raise_if_forked()
+        if call.outcome is None and abort is not None and abort.is_set():
+            return "ended"
+        if call.outcome is None and not self.closed:
+            call.wait(_look(abort))
+        if self.closed:
+            return "ended"
         return "answered" if call.outcome is not None else "more"
 
 

@@ -110,9 +110,9 @@ class SessionProcesses:
         return self._process(self._calls.record(int(match[1])))
 
     def _start(self, launch: Launch) -> ManagedProcess:
-        record = self._calls.start(launch)
-        known = self._host.launches.setdefault(record.id, KnownLaunch(launch))
-        return ManagedProcess(self._host, known, record)
+        with self._calls.started(launch) as record:
+            known = self._host.launches.setdefault(record.id, KnownLaunch(launch))
+            return ManagedProcess(self._host, known, record)
 
     def _process(self, record: ProcessRecord) -> ManagedProcess:
         return ManagedProcess(self._host, self._calls.launch(record.id), record)
@@ -240,7 +240,7 @@ class ManagedProcess:
         then is unknown.
         """
         view = check.octets("data", data, "bytes; encode text first")
-        check.number("timeout", timeout, minimum=0, exclusive=False, optional=True)
+        check.number("timeout", timeout, optional=True)
         checked_abort("abort", abort)
         self._input(view, False, timeout, abort)
 
@@ -305,28 +305,37 @@ class ManagedProcess:
             details = {"reason": "closed", "process": self.id}
             raise ProcessError(f"Process {self.id} has no input: start it with stdin=True.", details=details)
         due = None if timeout is None else time.monotonic() + timeout
-        self._take_turn(due, abort)
+        # Ctrl-C may come between any two bytecodes, and at the jump of a loop CPython 3.12 is outside of the `try`: so
+        # the lock is taken as a frame is sent (see Connection), and the loops are in functions of their own.
+        held: list[bool] = []
         try:
-            while len(data) or end:
-                piece, data = data[:MAX_PAYLOAD], data[MAX_PAYLOAD:]
-                last = end and not len(data)
-                self._calls.ask(
-                    Call(self._host.connection, process=self._number),
-                    FrameType.INPUT,
-                    encode_input(self._number, piece, end=last),
-                    what=f"Process {self.id} did not read what was written",
-                    timeout=None if due is None else max(due - time.monotonic(), 0.0),
-                    abort=abort,
-                    process=self._number,
-                )
-                if last:
-                    return
+            self._take_turn(held, due, abort)
+            self._send_all(data, end, due, abort)
         finally:
-            self._known.writing.release()
+            if True in held:
+                self._known.writing.release()
 
-    def _take_turn(self, due: float | None, abort: Abort | None) -> None:
+    def _send_all(self, data: memoryview, end: bool, due: float | None, abort: Abort | None) -> None:
+        last = False
+        while len(data) or (end and not last):
+            piece, data = data[:MAX_PAYLOAD], data[MAX_PAYLOAD:]
+            last = end and not len(data)
+            self._calls.ask(
+                Call(self._host.connection, process=self._number),
+                FrameType.INPUT,
+                encode_input(self._number, piece, end=last),
+                what=f"Process {self.id} did not read what was written",
+                timeout=None if due is None else max(due - time.monotonic(), 0.0),
+                abort=abort,
+                process=self._number,
+            )
+
+    def _take_turn(self, held: builtins.list[bool], due: float | None, abort: Abort | None) -> None:
         # The bytes of two writers don't mix.
-        while not self._known.writing.acquire(timeout=0.05):
+        while True:
+            held.extend(map(self._known.writing.acquire, (True,), (0.05,)))
+            if True in held:
+                return
             self._host.connection.raise_if_unusable()
             if abort is not None and abort.is_set():
                 self._gave_up("aborted")

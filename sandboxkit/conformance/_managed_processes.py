@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -26,7 +29,7 @@ from sandboxkit.backend import Feature
 from ._inside import ALL_ESCAPES, ESCAPE_SCRIPTS, fresh, living, read, shell_args, wait_for_pids
 from ._lifecycle_detached import Lasting
 from ._suite import Suite, needs
-from ._threads import Background, interrupts, together
+from ._threads import Background, ForkedChild, interrupts, together
 from ._watch import Stopwatch, allowed, wait_until
 
 
@@ -245,6 +248,69 @@ class ManagedProcesses(Suite):
                     call()
         assert process.status == "running"
         process.stop(0)
+
+    def test_ctrl_c_at_any_moment_leaves_calls_usable_and_no_stray_process(self, session: Session) -> None:
+        """Thirty interrupts within starting, writing, reading and stopping one."""
+        dice = random.Random(7)
+        process = start(session, "cat", stdin=True)
+        with interrupts() as interrupt:
+            for _ in range(30):
+                with contextlib.suppress(KeyboardInterrupt), interrupt.after(dice.uniform(0, 0.004)):
+                    for _ in range(50):
+                        process.write(b"x" * 1000)
+                        process.logs(tail_bytes=100)
+                        session.processes.list()
+                        with process.follow() as stream:
+                            next(stream)
+        assert process.status == "running"
+        process.write(b"\nend\n", timeout=60)
+        wait_for_log(process, "end")
+        process.stop(0)
+        with interrupts() as interrupt:
+            for _ in range(30):
+                with contextlib.suppress(KeyboardInterrupt), interrupt.after(dice.uniform(0, 0.004)):
+                    for _ in range(50):
+                        session.processes.start("sleep", ["1000"], name="stray").stop(0)
+        # One that had been started when the interrupt came is the caller's, who may be in the middle of taking it.
+        running = [process for process in session.processes.list() if process.status == "running"]
+        for process in running:
+            assert process.name == "stray"
+            process.stop(0)
+
+    def test_a_forked_child_gets_a_clear_error(self, session: Session) -> None:
+        """And what it drops is still its parent's."""
+        process = start(session, "read x; echo $x", stdin=True)
+        stream = process.follow()
+
+        def body(tell: Callable[[str], None]) -> None:
+            nonlocal stream
+            calls: tuple[Callable[[], object], ...] = (
+                session.processes.list,
+                lambda: session.processes.start("true"),
+                lambda: process.status,
+                process.logs,
+                process.wait,
+                process.stop,
+                lambda: process.write(b"x"),
+                stream.__next__,
+            )
+            for call in calls:
+                try:
+                    call()
+                except SessionDestroyedError as error:
+                    tell(str(error))
+            stream.close()
+            del stream, calls, call
+            gc.collect()
+            tell("done")
+
+        with ForkedChild(body) as child:
+            for _ in range(8):
+                assert "belongs to the parent" in child.read_line()
+            assert child.read_line() == "done"
+            assert child.wait() == 0
+        process.write(b"hello\n")
+        assert [event.text for event in stream] == ["hello\n"]
 
     def test_the_idle_clock_stands_while_one_runs(self) -> None:
         """A server is not idleness; with its end the clock runs again."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 
-from sandboxkit import ExecResult, ExecStream, SessionLostError
+from sandboxkit import ExecResult, ExecStream, ManagedProcess, ProcessStream, SessionLostError, processes
 from sandboxkit import _output as output
+from sandboxkit import _process_calls as process_calls
+from sandboxkit import _process_frames as process_frames
 from sandboxkit import _run as run
 from sandboxkit import _validate as validate
 from sandboxkit._channel import Channel
@@ -413,3 +417,60 @@ def a_forked_child_may_use_the_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         AgentSession, "exec", lambda self, *a, **o: original(self, *a, **o) if os.getpid() == parent else forget(self)
     )
+
+
+@noticed_by("test_stop_ends_the_whole_tree", "test_it_may_use_its_grace")
+def stop_only_kills_the_command(patch: pytest.MonkeyPatch) -> None:
+    def stop(self: ManagedProcess, grace: float = 5.0) -> object:
+        local_kill(self.pid)
+        return self.wait()
+
+    patch.setattr(ManagedProcess, "stop", stop)
+
+
+@noticed_by("test_only_live_ones_count_against_the_limit", "test_many_threads_start_no_more_than_the_limit")
+def any_number_of_processes_runs(patch: pytest.MonkeyPatch) -> None:
+    original = process_frames.Launch.payload
+    patch.setattr(process_frames.Launch, "payload", lambda self, most: original(self, 100))
+
+
+@noticed_by("test_characters_are_not_cut")
+def logs_cut_characters(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(processes, "incomplete_tail", lambda data: 0)
+
+
+@noticed_by("test_a_log_keeps_the_newest_and_counts_what_is_lost", "test_a_slow_reader_never_blocks_the_process")
+def lost_bytes_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    original = ProcessStream.__next__
+
+    def silent(self: ProcessStream) -> Any:
+        self._follower.lost_bytes = 0
+        return original(self)
+
+    patch.setattr(ProcessStream, "__next__", silent)
+    patch.setattr(ProcessStream, "lost_bytes", 0)
+
+
+@noticed_by("test_writes_of_many_threads_do_not_mix")
+def writers_do_not_take_turns(patch: pytest.MonkeyPatch) -> None:
+    class Open:
+        def acquire(self, blocking: bool = True, timeout: float = 0) -> bool:
+            return True
+
+        def release(self) -> None:
+            pass
+
+    patch.setattr(processes, "MAX_PAYLOAD", 4096)
+    patch.setattr(process_calls, "KnownLaunch", lambda launch: SimpleNamespace(launch=launch, writing=Open()))
+    patch.setattr(processes, "KnownLaunch", lambda launch: SimpleNamespace(launch=launch, writing=Open()))
+
+
+@noticed_by("test_waiting_has_a_bound_and_can_be_aborted")
+def a_wait_is_without_bound(patch: pytest.MonkeyPatch) -> None:
+    original = process_calls.Call.settle
+    patch.setattr(process_calls.Call, "settle", lambda self, timeout, abort: original(self, 5.0, None))
+
+
+def local_kill(pid: int) -> None:
+    """On the local backend a process's number is its number here."""
+    os.kill(pid, signal.SIGKILL)

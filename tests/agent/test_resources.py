@@ -162,9 +162,12 @@ def test_waiting_costs_nothing(agent: Agent, situation: Callable[[Agent], None])
 
     def steady() -> bool:
         watched[1:] = driver.supervisors_of(agent)
-        before = [wakeups(pid) for pid in watched]
-        time.sleep(0.05)
-        return before == [wakeups(pid) for pid in watched]
+        try:
+            before = [wakeups(pid) for pid in watched]
+            time.sleep(0.05)
+            return before == [wakeups(pid) for pid in watched]
+        except FileNotFoundError:  # the process of a command that had not called execve yet
+            return False
 
     wait_until("all is quiet", steady)
     before = [wakeups(pid) for pid in watched]

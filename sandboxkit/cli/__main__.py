@@ -1,0 +1,5 @@
+"""`python -m sandboxkit.cli` is the console script."""
+
+from . import main
+
+main()

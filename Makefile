@@ -2,7 +2,7 @@
 # with sudo; `make quickstart` and `make test` install the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart venv agent gcc engines images format lint types test unit conformance packaging bench bench-check \
+.PHONY: help quickstart venv agent gcc browser engines images format lint types test unit conformance packaging bench bench-check \
 	bench-short clean
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
@@ -50,6 +50,10 @@ agent: $(VENV)/.installed  ## compile the agent into the source tree, if its sou
 gcc:
 	@command -v gcc >/dev/null || { $(APT) update && $(APT) install --no-install-recommends gcc libc6-dev; }
 
+# A page of a sandbox is loaded in a real browser.
+browser:
+	@command -v chromium >/dev/null || { $(APT) update && $(APT) install --no-install-recommends chromium; }
+
 engines:  ## set up Docker, Podman and rootless Podman; write build/engines.json
 	$(PYTHON) tools/engines.py up
 
@@ -68,7 +72,7 @@ types: venv  ## check types with mypy --strict and pyright
 	$(RUN) -m mypy
 	$(RUN) -m pyright
 
-test: venv lint types agent gcc engines images  ## everything, as CI does
+test: venv lint types agent gcc browser engines images  ## everything, as CI does
 	$(RUN) -m pytest
 
 unit: venv agent gcc  ## the tests that need no engine

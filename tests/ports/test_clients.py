@@ -38,11 +38,13 @@ def test_requests_keeps_its_connection(session: AgentSession) -> None:
 
 
 def test_websockets(session: AgentSession) -> None:
-    with running(session, ECHO) as port, session.ports.forward(int(port)) as url:
-        with connect(url.replace("http:", "ws:"), proxy=None, compression=None) as client:
+    with running(session, ECHO) as port:
+        forward = session.ports.forward(int(port))
+        with connect(f"ws://127.0.0.1:{forward.port}", proxy=None, compression=None) as client:
             for message in ("hello", "", "x" * 1000, b"bytes"):
                 client.send(message)
                 assert client.recv(timeout=30) == message
+        forward.close()
 
 
 @pytest.mark.engine

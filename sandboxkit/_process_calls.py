@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import attrs
 
@@ -22,7 +22,6 @@ from .errors import ProcessError, ProcessTimeoutError, SandboxError
 
 __all__ = ["Call", "Calls", "LogSink", "ProcessHost", "shown_id", "stop_all"]
 
-PATIENCE: Final = 30.0  # seconds for what the agent answers at once
 _GIVEN_UP: Final = 5.0  # seconds to hear of a start that Ctrl-C cut
 _PIECES: Final = 1024  # that may wait for a consumer, however small
 
@@ -191,6 +190,8 @@ def _pause(end: float | None, abort: Abort | None) -> float | None:
 class Calls:
     """Makes requests in one session and turns refusals into errors."""
 
+    patience: ClassVar[float] = 30.0  # seconds for what the agent answers at once
+
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
 
@@ -210,7 +211,7 @@ class Calls:
         payload: bytes,
         *,
         what: str,
-        timeout: float | None = PATIENCE,
+        timeout: float | None,
         abort: Abort | None = None,
         process: int = 0,
     ) -> tuple[ProcessRecord, ...]:
@@ -242,14 +243,15 @@ class Calls:
     def record(self, process: int) -> ProcessRecord:
         """Where one stands."""
         call = Call(self._host.connection, process=process)
-        return self.ask(
-            call, FrameType.LIST, encode_list(process), what="The process was not looked at", process=process
-        )[0]
+        what = "The process was not looked at"
+        payload = encode_list(process)
+        return self.ask(call, FrameType.LIST, payload, what=what, timeout=self.patience, process=process)[0]
 
     def records(self) -> tuple[ProcessRecord, ...]:
         """Where all stand, oldest first."""
         call = Call(self._host.connection, process=0)
-        return self.ask(call, FrameType.LIST, encode_list(0), what="The processes were not listed")
+        what = "The processes were not listed"
+        return self.ask(call, FrameType.LIST, encode_list(0), what=what, timeout=self.patience)
 
     @contextlib.contextmanager
     def started(self, launch: Launch) -> Iterator[ProcessRecord]:
@@ -257,7 +259,7 @@ class Calls:
         call = Call(self._host.connection)
         try:
             self.begin(call, FrameType.START, launch.payload(self._host.limits.max_processes))
-            if call.settle(PATIENCE, None) == "timeout":
+            if call.settle(self.patience, None) == "timeout":
                 details = {"reason": "timeout"}
                 raise ProcessTimeoutError("The process did not start in time.", retryable=True, details=details)
             yield self.outcome(call, 0, launch.cwd)[0]
@@ -296,7 +298,8 @@ class Calls:
         sink = LogSink()
         call = Call(self._host.connection, sink, window=length, process=process)
         payload = encode_view(process, flags | ViewFlag.NOWAIT, window=length, cursor=cursor, length=length)
-        (record,) = self.ask(call, FrameType.VIEW, payload, what="The process's log was not read", process=process)
+        what = "The process's log was not read"
+        (record,) = self.ask(call, FrameType.VIEW, payload, what=what, timeout=self.patience, process=process)
         data = bytearray()
         for piece in sink.take():
             data += piece.data

@@ -37,8 +37,8 @@ class Limits:
     - `timeout`: for a command whose call names none. `max_timeout`: the most a call may name.
     - `max_output_bytes`: kept of each of stdout and stderr; the rest is counted, not kept.
     - `max_file_bytes`: the largest file read or written through the session.
-    - `max_processes`: live managed processes; `max_concurrent_execs`: commands at once; a further one waits for its
-      turn (within its own timeout), or with `when_busy="error"` raises SessionBusyError.
+    - `max_processes`: live managed processes (there is room for 128). `max_concurrent_execs`: commands at once; a
+      further one waits for its turn (within its own timeout), or with `when_busy="error"` raises SessionBusyError.
     - `memory_mb`, `cpus`, `pids`, `disk_mb`: of the container, set on the engine. `pids` counts the agent and a
       supervisor for each command too.
     - `allow_unenforced`: go on where the engine would ignore a limit, instead of LimitsNotEnforceableError.

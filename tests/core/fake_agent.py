@@ -45,6 +45,8 @@ FACTS: Mapping[str, str] = {
 }
 _EXEC = struct.Struct("<IIIIHHII")
 _STDIN = 1
+# About managed processes: a test answers them itself.
+REQUESTS = (FrameType.START, FrameType.VIEW, FrameType.INPUT, FrameType.STOP, FrameType.LIST)
 
 
 @attrs.frozen
@@ -353,13 +355,14 @@ class FakeAgent:
 
     def _kind(self, kind: int) -> FrameType:
         host = {"EXEC", "DATA", "EOF", "WINDOW", "KILL", "RESIZE", "PING", "CONFIGURE", "CONNECT", "LISTEN"}
+        host |= {kind.name for kind in REQUESTS}
         if kind not in FrameType._value2member_map_ or FrameType(kind).name not in host:
             raise BrokenRuleError(f"a frame of type {kind:#x}")
         return FrameType(kind)
 
     def _act(self, received: Frame) -> None:
         kind, channel, length = received.kind, received.channel, len(received.payload)
-        if kind in (FrameType.CONNECT, FrameType.LISTEN):
+        if kind in (FrameType.CONNECT, FrameType.LISTEN, *REQUESTS):
             if not 0 < channel <= 0x7FFF_FFFF or channel <= max((*self.jobs, *self.tunnels), default=0):
                 raise BrokenRuleError(f"{kind.name} on channel {channel}")
             self.tunnels[channel] = received

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
 
 import pytest
@@ -145,11 +146,14 @@ def test_nothing_may_be_said_of_a_connection_that_was_not_taken(
 ) -> None:
     call = Call(lambda: session.ports.expose(1, 80))
     wait_for(agent, FrameType.LISTEN)
+    gate = threading.Event()
+    session.relay.post(lambda: gate.wait(20))  # so that it is not taken at once
     agent.send(opened(1, 80) + accepted(FIRST, 1) + what)
     deadline = time.monotonic() + 20
     while connection.lost is None:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+    gate.set()
     assert isinstance(connection.lost, SessionLostError)
     with contextlib.suppress(SessionLostError):
         call.get().close()

@@ -90,9 +90,9 @@ def check_engine(
     verdicts: dict[str, Verdict] = {}
     bounds = [bound for bound in BOUNDS if engine in bound.engines]
     for _ in range(ATTEMPTS):
-        measure(bounds)  # what is owed too: it may hold by now
+        measure(bounds)
         verdicts |= {v.bound.id: v for v in judge(results, engine, best, margin) if v.bound in bounds}
-        bounds = [v.bound for v in verdicts.values() if not v.ok and v.bound.noisy]
+        bounds = [v.bound for v in verdicts.values() if not v.ok and v.bound.noisy and not v.bound.owed]
         if not bounds:
             break
     return list(verdicts.values())

@@ -215,6 +215,23 @@ BOUNDS: tuple[Bound, ...] = (
         at_most=False,
     ),
     Bound(
+        "tunnel",
+        "64 MiB through a tunnel, either way: a published port against it",
+        lambda f: min(f.cli(f"port-{way}") / f.ours(f"port-{way}") for way in ("download", "upload")),
+        must=0.4,
+        aim=0.8,
+        at_most=False,
+        engines=ENGINES,
+    ),
+    Bound(
+        "tunnel-request",
+        "what a tunnel adds to a small request, in warm `true`s",
+        lambda f: (f.ours("port-request") - f.cli("port-request")) / f.ours("exec-true"),
+        must=2,
+        aim=1,
+        engines=ENGINES,
+    ),
+    Bound(
         "import",
         "`import docker` against `import sandboxkit`",
         lambda f: f.sdk("import") / f.ours("import"),

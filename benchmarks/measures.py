@@ -11,6 +11,7 @@ MIB = 1 << 20
 Unit = Literal["s", "MiB", "processes", "modules", "bytes"]
 # Those whose cost with many sessions and commands is followed: the engine's own SDK, and nobody who'd take an hour.
 GROWING = (OURS, FLOOR, "docker-py", "podman-py")
+PORTS = (OURS, "docker CLI", "podman CLI")  # a tunnel, and the engines' published ports
 ENGINES_OWN = (OURS, "docker-py", "docker CLI", "podman-py", "podman CLI")  # who can ask for a volume
 
 
@@ -187,6 +188,27 @@ MEASURES: tuple[Measure, ...] = (
     ),
     *(_file(op, size, n) for size, n in ((1024, 20), (MIB, 10), (64 * MIB, 5)) for op in ("write", "read")),
     _seconds("Files", "list", "list-1000", "list a folder of 1,000 files", arguments={"count": 1000}, rounds=10),
+    _seconds(
+        "Ports",
+        "request",
+        "port-request",
+        "a connection with a few bytes",
+        rounds=20,
+        only=PORTS,
+    ),
+    *(
+        _seconds(
+            "Ports",
+            operation,
+            f"port-{operation}",
+            f"{operation} 64 MiB",
+            arguments={"size": 64 * MIB},
+            rounds=5,
+            only=PORTS,
+            mib=64,
+        )
+        for operation in ("download", "upload")
+    ),
     Measure(
         "Memory and import",
         "memory",

@@ -17,11 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import processes
+from . import processes, served
 from .competitors.base import Competitor, UnsupportedError
 
 PYCACHE = Path(__file__).parent.parent / "build" / "bench" / "pycache"
 Samples = dict[str, list[float]]
+SERVER_PORT = 8000
+START = 20.0  # seconds that a server may take to be reached
 PATIENCE = 3.0  # seconds after which what still lives is a survivor
 # Four processes: one in a session of its own, one that ignores SIGTERM, as build tools and servers leave them.
 TREE = "sleep {0} & setsid sleep {0} & (trap '' TERM; exec sleep {0}) & sleep {0}"
@@ -48,6 +50,7 @@ class Operations:
         self._notice = notice
         self._bare_mib = bare_mib
         self._warm: Any = None
+        self._port: int | None = None
 
     def exec(self, repeat: int, argv: list[str]) -> Samples:
         """One command in a warm session."""
@@ -158,9 +161,23 @@ class Operations:
     def pool(self, repeat: int) -> Samples:
         """A session from a warm pool, and a first command in it."""
         pairs = [self._competitor.acquire() for _ in range(repeat)]
-        for container in self._competitor.pooled:
-            self._notice("opened", container)
+        self._notice_kept()
         return {"acquire": [acquired for acquired, _ in pairs], "first": [ran for _, ran in pairs]}
+
+    def request(self, repeat: int) -> Samples:
+        """One connection to a server in the sandbox, with a few bytes each way."""
+        port = self._served()
+        return {"seconds": [timed(lambda: served.get(port, 10)) for _ in range(repeat)]}
+
+    def download(self, repeat: int, size: int) -> Samples:
+        """So many bytes from a server in the sandbox, over one connection."""
+        port = self._served()
+        return {"seconds": [timed(lambda: served.get(port, size)) for _ in range(repeat)]}
+
+    def upload(self, repeat: int, size: int) -> Samples:
+        """The other way."""
+        port = self._served()
+        return {"seconds": [timed(lambda: served.put(port, size)) for _ in range(repeat)]}
 
     def memory(self, repeat: int) -> Samples:
         """MiB that one session takes at rest: of this process beyond a bare Python, and in the container."""
@@ -229,6 +246,26 @@ class Operations:
         if self._warm is None:
             self._warm = self._open(self._competitor.open)
         return self._warm
+
+    def _served(self) -> int:
+        if self._port is None:
+            self._port = self._competitor.serve(served.SERVER, SERVER_PORT)
+            self._notice_kept()
+            # A proxy of the engine's accepts before the server does.
+            deadline = time.monotonic() + START
+            while True:
+                try:
+                    served.get(self._port, 1)
+                    break
+                except (OSError, AssertionError):
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+        return self._port
+
+    def _notice_kept(self) -> None:
+        for container in self._competitor.kept:
+            self._notice("opened", container)
 
     def _open(self, how: Callable[[], Any]) -> Any:
         session = how()

@@ -52,7 +52,7 @@ class Competitor(Generic[S]):
     def __init__(self, engine: Engine, image: str) -> None:
         self.engine = engine
         self.image = image
-        self.pooled: set[str] = set()  # containers of a pool, as `container` names them
+        self.kept: set[str] = set()  # further containers that live until `stop`, as `container` names them
 
     def open(self) -> S:
         """A new sandbox in which a command can be run: from nothing, the image being there."""
@@ -101,6 +101,11 @@ class Competitor(Generic[S]):
     def acquire(self) -> tuple[float, float]:
         """Seconds to get a ready sandbox from a warm pool, and until a first command's result."""
         raise UnsupportedError("no pool of ready sandboxes")
+
+    def serve(self, program: str, port: int) -> int:
+        """Run a Python program, whose arguments are an address and this port to listen on, in a new sandbox until
+        `stop`; return the port of this host's 127.0.0.1 that leads there."""
+        raise UnsupportedError("no way to a server in the sandbox was tried")
 
     def program_size(self) -> int | None:
         """Bytes of the program that it brings into a container, if it is one that it brings."""

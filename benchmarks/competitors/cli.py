@@ -42,8 +42,19 @@ class EngineCli(Competitor[str]):
     def read(self, session: str, path: str) -> bytes:
         return self._run("exec", session, "cat", f"/tmp/{path}")
 
-    def _options(self) -> list[str]:
-        options = ["--network", "none", "--log-driver", "none"]
+    def serve(self, program: str, port: int) -> int:
+        options = [*self._options("bridge"), "--publish", f"127.0.0.1::{port}"]
+        command = ["python3", "-c", program, "0.0.0.0", str(port)]
+        container = self._run("run", "--detach", *options, self.image, *command).decode().strip()
+        self.kept.add(container)
+        return int(self._run("port", container, str(port)).decode().splitlines()[0].rpartition(":")[2])
+
+    def stop(self) -> None:
+        for container in self.kept:
+            self.close(container)
+
+    def _options(self, network: str = "none") -> list[str]:
+        options = ["--network", network, "--log-driver", "none"]
         if self.engine.backend == "podman":  # which asks for more than some hosts allow
             options += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
         return options

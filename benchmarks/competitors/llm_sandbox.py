@@ -89,7 +89,7 @@ class LlmSandbox(Competitor[Any]):
         start = time.perf_counter()
         with PooledSandboxSession(pool_manager=self._pool) as session:
             acquired = time.perf_counter() - start
-            self.pooled.add(session.backend_session.container.id)
+            self.kept.add(session.backend_session.container.id)
             assert session.execute_command("true").exit_code == 0
             return acquired, time.perf_counter() - start
 

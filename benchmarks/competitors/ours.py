@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ class Sandboxkit(Competitor[Session]):
             else Sandbox(image, engine.backend, engine.url, limits=limits, pull="never")
         )
         self._pool: Pool | None = None
+        self._kept = contextlib.ExitStack()
 
     def open(self) -> Session:
         return self._sandbox.create_session()
@@ -80,6 +82,15 @@ class Sandboxkit(Competitor[Session]):
         self._pool.wait_warm(60)  # or making the next one would slow whatever is measured after this
         return acquired, ran
 
+    def serve(self, program: str, port: int) -> int:
+        session = self._kept.enter_context(self._sandbox.create_session())
+        server = self._kept.enter_context(
+            session.exec_stream("python3", ["-c", program, "127.0.0.1", str(port)], timeout=3600)
+        )
+        next(server)
+        url = self._kept.enter_context(session.ports.forward(port))
+        return int(url.rpartition(":")[2])
+
     def program_size(self) -> int:
         agents = Path(sandboxkit.__file__).parent / "_agents"
         return max(path.stat().st_size for path in agents.glob("agent-*"))
@@ -87,3 +98,4 @@ class Sandboxkit(Competitor[Session]):
     def stop(self) -> None:
         if self._pool is not None:
             self._pool.close()
+        self._kept.close()

@@ -28,6 +28,8 @@ def figures(bound: Bound, engine: str, value: float) -> Results:
     scaled = [need for need in needs if need[1] == "sandboxkit"]
     if len(needs) == len(scaled) > 1 and bound.must == 0:  # a sum
         rows[scaled[-1]] = value - (len(scaled) - 1)
+    elif bound.id == "tunnel-request":  # a difference, from 1
+        rows["port-request", "sandboxkit"] = value + 1
     elif len(scaled) == len(needs) == 2:  # two figures of ours: the second one is the measure of the first
         first = next(need for need in scaled if need[0] in ("abort", "cold"))
         rows[first] = value

@@ -12,7 +12,7 @@ from sandboxkit.backend import Feature
 
 from ._inside import process_count, sh
 from ._streams import output
-from ._suite import Suite, Trait, needs
+from ._suite import POOLED_SOCKETS, Suite, Trait, needs
 from ._threads import Background, together
 from ._watch import Stopwatch, allowed, host_processes, open_files, thread_names, wait_until
 
@@ -157,13 +157,16 @@ class ManyInARow(Suite):
     def test_many_sessions_in_a_row_leave_nothing(self) -> None:
         """What each brought goes with it, on the engine and in this process. Dial: SANDBOXKIT_TEST_CYCLES."""
         self.create().destroy()
-        leftovers, files, threads = set(self.leftovers(self.backend)), open_files(), thread_names()
+        leftovers, threads = set(self.leftovers(self.backend)), thread_names()
+        files, sockets = open_files()
         sandbox = self.sandbox()
         for number in range(CYCLES):
             with sandbox.create_session() as session:
                 assert session.exec("echo", [str(number)]).stdout == f"{number}\n"
         assert set(self.leftovers(self.backend)) == leftovers
-        assert open_files() == files
+        after = open_files()
+        assert after[0] == files
+        assert after[1] <= sockets + POOLED_SOCKETS
         assert thread_names() == threads
 
     @needs(Trait.OWN_PROCESSES)

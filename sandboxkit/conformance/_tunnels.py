@@ -14,9 +14,11 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxkit import ConfigError, PortError, Session, SessionDestroyedError, StdoutEvent
+from sandboxkit.backend import Feature
 
 from ._inside import fresh
-from ._suite import Suite
+from ._lifecycle_detached import Lasting
+from ._suite import Suite, needs
 from ._threads import Background
 from ._watch import Stopwatch, allowed, wait_until
 
@@ -285,6 +287,28 @@ class Forwarding(Suite):
         """PortError."""
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortError):
             session.ports.forward(80, taken.getsockname()[1])
+
+
+class Reattaching(Lasting):
+    """Tunnels are of the connection of their host; the servers inside live on."""
+
+    @needs(Feature.DETACHED)
+    def test_forwards_end_with_detach_and_are_made_anew_after_attach(self) -> None:
+        """Their connections are reset; listeners inside go, so that their ports can be had again."""
+        session = self.lasting(image="python", detached=True)
+        server = session.processes.start("python3", ["-c", PAGES, "8000"])
+        session.ports.wait(8000, process=server)
+        forward, exposed = session.ports.forward(8000), session.ports.expose(80, 8080)
+        with dial(forward.url) as sock:
+            sock.sendall(b"GET /5 HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert sock.recv(1) == b"H"
+            session.detach()
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(65536):
+                    pass
+        again = self.attached_when_free(session.id)
+        with again.ports.forward(8000) as url, again.ports.expose(80, exposed.port):
+            assert fetch(f"{url}/1000") == page(1000)
 
 
 class Exposing(Suite):

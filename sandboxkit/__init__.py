@@ -11,6 +11,7 @@ from __future__ import annotations
 from .abort import AbortSignal
 from .backend import EngineInfo, Progress
 from .config import Lifecycle, Limits, Network, Pull, Security, Workspace
+from .egress.events import EgressEvent
 from .errors import (
     CommandFailedError,
     ConfigError,
@@ -55,6 +56,7 @@ __all__ = [
     "CommandFailedError",
     "ConfigError",
     "DockerSandbox",
+    "EgressEvent",
     "EngineError",
     "EngineInfo",
     "EngineUnavailableError",

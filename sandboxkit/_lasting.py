@@ -16,9 +16,10 @@ from ._labels import DETACHED, EXPIRES, KEEP, SESSION, Owner, expires_at, is_tru
 from ._launch import prove, published_ports, wait_hello
 from ._settings import SETTINGS, Settings, settings_label
 from ._volumes import claim_again
+from ._way_out import check_extra, chosen_network
 from .backend import Backend, ByteStream, ContainerSpec, ContainerStatus, Feature
 from .backend_parts import Running, running_of
-from .config import Lifecycle
+from .config import Lifecycle, Network
 from .errors import (
     ConfigError,
     SandboxError,
@@ -49,7 +50,9 @@ def lasting(spec: ContainerSpec, lifecycle: Lifecycle) -> ContainerSpec:
     return attrs.evolve(spec, agent_args=tuple(arguments), labels=labels, env=env)
 
 
-def attach_session(backend: Backend, session_id: str, *, takeover: bool, hooks: Hooks) -> Session:
+def attach_session(
+    backend: Backend, session_id: str, *, takeover: bool, hooks: Hooks, given_network: Network | None
+) -> Session:
     """See `sandboxkit.attach`."""
     started = time.monotonic()
     status = container_of(backend, session_id)
@@ -62,16 +65,17 @@ def attach_session(backend: Backend, session_id: str, *, takeover: bool, hooks: 
         if is_true(status.labels, KEEP):
             raise SessionNotFoundError(f"Session {session_id} is stopped. Use Sandbox.resume({session_id!r}).")
         raise SessionNotFoundError(f"Session {session_id} has ended, or has not started yet.")
+    network = _network_of(status, given_network)
     try:
         connection, _ = connect_agent(backend, status.id, takeover=takeover)
         status = _looked_at(backend, status, connection)
     except SandboxError as error:
         error.details.setdefault("session", session_id)
         raise
-    return _opened(backend, status, connection, hooks, started)
+    return _opened(backend, status, connection, hooks, started, network)
 
 
-def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
+def resume_session(backend: Backend, session_id: str, hooks: Hooks, given_network: Network | None) -> Session:
     """See `Sandbox.resume`. On any exception the container is stopped again, and all its files are there."""
     started = time.monotonic()
     running = running_of(backend, Feature.RESUME, "resume")
@@ -86,15 +90,23 @@ def resume_session(backend: Backend, session_id: str, hooks: Hooks) -> Session:
         # Looked at again: another process may have resumed it, and let go, since the first look.
         status = container_of(backend, session_id)
         _raise_if_running(status, session_id)
-        return _resumed(backend, running, status, hooks, started)
+        return _resumed(backend, running, status, hooks, started, given_network)
 
 
-def _resumed(backend: Backend, running: Running, status: ContainerStatus, hooks: Hooks, started: float) -> Session:
+def _resumed(
+    backend: Backend,
+    running: Running,
+    status: ContainerStatus,
+    hooks: Hooks,
+    started: float,
+    given_network: Network | None,
+) -> Session:
     expires = expires_at(status.labels)
     if expires is not None and time.time() >= expires:
         raise SessionNotFoundError(
             f"The time to live of session {status.labels[SESSION]} is over. sandboxkit.prune() removes it."
         )
+    network = _network_of(status, given_network)
     connection: Connection | None = None
     stream: ByteStream | None = None
     begun = False
@@ -117,7 +129,7 @@ def _resumed(backend: Backend, running: Running, status: ContainerStatus, hooks:
         connection.shorten(status.pid)
         if expires is not None:
             connection.configure({"ttl": str(max(int((expires - time.time()) * 1000), 1))})
-        return _opened(backend, status, connection, hooks, started)
+        return _opened(backend, status, connection, hooks, started, network)
     except BaseException:
         if connection is not None:
             connection.close(SessionLostError("The session could not be resumed."))
@@ -168,7 +180,20 @@ def _looked_at(backend: Backend, status: ContainerStatus, connection: Connection
         raise
 
 
-def _opened(backend: Backend, status: ContainerStatus, connection: Connection, hooks: Hooks, started: float) -> Session:
+def _network_of(status: ContainerStatus, given: Network | None) -> Network:
+    network = chosen_network(Settings.of(status.labels).network, given)
+    check_extra(network)
+    return network
+
+
+def _opened(
+    backend: Backend,
+    status: ContainerStatus,
+    connection: Connection,
+    hooks: Hooks,
+    started: float,
+    network: Network,
+) -> Session:
     settings, session_id = Settings.of(status.labels), status.labels[SESSION]
     workspace = settings.workspace
     try:
@@ -185,6 +210,8 @@ def _opened(backend: Backend, status: ContainerStatus, connection: Connection, h
             detached=is_true(status.labels, DETACHED),
             keep=is_true(status.labels, KEEP),
             published=published_ports(settings.network, status),
+            network=network,
+            knows_proxy=settings.network.is_guarded,
             on_removed=on_removed(backend, workspace, session_id),
         )
     except BaseException:

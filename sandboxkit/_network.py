@@ -12,14 +12,17 @@ from typing import Any, NoReturn
 import attrs
 
 from . import _validate as check
-from ._hosts import Destination, parse_destination
+from ._addresses import why_refused
+from ._hosts import Destination, is_address, parse_destination
 from .errors import ConfigError
 
-__all__ = ["Network", "NetworkMode", "checked_port"]
+__all__ = ["PROXY_PORT", "Network", "NetworkMode", "checked_port", "proxy_environment"]
 
 Resolver = Callable[[str, int], Sequence[str]]
 Credentials = Mapping[str, Mapping[str, str]]
 
+PROXY_PORT = 43_128
+"""Where the proxy of a list of destinations listens in the sandbox, if nobody else does."""
 MAX_PORTS = 128
 MAX_DESTINATIONS = 1000
 
@@ -61,6 +64,7 @@ class Network:
     max_connection_bytes: int | None = attrs.field(default=None, kw_only=True)
     max_total_bytes: int | None = attrs.field(default=None, kw_only=True)
     connect_timeout: float = attrs.field(default=10.0, kw_only=True)
+    credential_hosts: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     credentials: Credentials = attrs.field(factory=_no_credentials, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
     audit: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
     resolver: Resolver | None = attrs.field(default=None, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
@@ -135,6 +139,7 @@ class Network:
                 check.fail(f"network.{name}", function, "something that can be called, or None")
         if ssl_context is not None and not isinstance(ssl_context, SSLContext):
             check.fail("network.ssl_context", ssl_context, "an ssl.SSLContext or None")
+        checked = _credentials(credentials, (*allowed, *inside))
         return cls(
             NetworkMode.NONE,
             allowed=tuple(map(str, allowed)),
@@ -142,7 +147,8 @@ class Network:
             max_connection_bytes=max_connection_bytes,
             max_total_bytes=max_total_bytes,
             connect_timeout=float(connect_timeout),
-            credentials=_credentials(credentials, (*allowed, *inside)),
+            credential_hosts=tuple(checked),
+            credentials=checked,
             audit=audit,
             resolver=resolver,
             ssl_context=ssl_context,
@@ -161,6 +167,13 @@ class Network:
         private = f", private={list(self.private)}" if self.private else ""
         secret = f", credentials for {', '.join(self.credentials)}" if self.credentials else ""
         return f"Network.allow({list(self.allowed)}{private}{secret})"
+
+
+def proxy_environment(port: int) -> dict[str, str]:
+    """What tells programs of a proxy on the sandbox's loopback. ALL_PROXY by HTTP: few know `socks5h` without more."""
+    url = f"http://127.0.0.1:{port}"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+    return {**dict.fromkeys(names, url), **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")}
 
 
 def checked_port(field: str, value: object) -> int:
@@ -195,6 +208,10 @@ def _destinations(field: str, given: object, known: set[tuple[str, int]]) -> lis
         except ValueError as error:
             reason = "it is no host name" if isinstance(error, UnicodeError) else str(error)
             check.fail(f"{field}[{index}]", text, f"{_DESTINATION}{reason}")
+        if field == "destinations" and is_address(destination.host):
+            kind = why_refused(destination.host, private=False)
+            if kind is not None:
+                check.fail(f"{field}[{index}]", text, f"a public address (this one is {kind}); see private=[...]")
         for port in destination.ports:
             if (destination.host, port) in known:
                 check.fail(f"{field}[{index}]", text, f"each once; {destination.host} with port {port} is listed above")

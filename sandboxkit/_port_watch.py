@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from . import _validate as check
 from ._applets import AppletHost, Applets, Call
+from ._http_probe import HttpProbe
 from ._network import checked_port
 from ._records import Reader
 from .abort import Abort, checked_abort
-from .errors import FileError, PortError
+from .errors import FileError, PortError, SandboxError
 from .port_results import ListeningPort, PublishedPort
 
 __all__ = ["PortHost", "PortWatch", "WatchedProcess"]
@@ -22,6 +26,8 @@ _LOOK_TIMEOUT: Final = 10.0
 _OTHER_ADDRESS: Final = 1.0
 """Seconds that a server has to listen on a second address, when its first is one that nobody outside reaches."""
 _LOG_BYTES: Final = 2000
+_LAST_WORDS: Final = 2.0
+_PATH: Final = re.compile(r"/[\x21-\x7e]{0,2000}")
 
 
 class PortHost(AppletHost, Protocol):
@@ -65,22 +71,51 @@ class PortWatch:
         *,
         abort: Abort | None = None,
         process: WatchedProcess | None = None,
+        http_ok: str | None = None,
     ) -> ListeningPort:
         """Return as soon as something inside listens on `port`; which one, if there are several, is not said.
 
         - `timeout`: seconds, None for no bound.
         - `abort`: gives up when it is set.
         - `process`: gives up when this managed process has ended.
+        - `http_ok`: a path, such as `/health`; then it is asked for over HTTP, through a tunnel, until the answer's
+          status is 200 to 399.
 
         Raises PortError that says why nothing came: what listens elsewhere, that a published port's server listens on
-        127.0.0.1 alone, how the process ended. `details["reason"]` is `timeout`, `loopback`, `ended` or `aborted`.
+        127.0.0.1 alone, how the process ended, what the last answer was. `details["reason"]` is `timeout`, `loopback`,
+        `ended`, `aborted` or `http`.
         """
         checked_port("port", port)
         check.number("timeout", timeout, optional=True)
         checked_abort("abort", abort)
         if process is not None and not isinstance(getattr(process, "pid", None), int):
             check.fail("process", process, "a ManagedProcess of this session, or None")
+        if http_ok is not None and (not isinstance(http_ok, str) or not _PATH.fullmatch(http_ok)):
+            check.fail("http_ok", http_ok, "a path such as '/health', in printable ASCII, or None")
         deadline = None if timeout is None else time.monotonic() + timeout
+        found = self._wait_listen(port, timeout, deadline, abort, process)
+        if http_ok is not None:
+            probe = HttpProbe(port, http_ok, deadline, timeout, abort)
+            with self._tunnel(port) as url:
+                probe.until_ok(url, lambda: self._raise_if_ended(port, process))
+        return found
+
+    def _tunnel(self, port: int) -> AbstractContextManager[str]:
+        """A URL of this host that leads to the port."""
+        raise NotImplementedError
+
+    def _raise_if_ended(self, port: int, process: WatchedProcess | None) -> None:
+        if process is not None and self._has_ended(port, process.pid):
+            raise _ended_error(port, process)
+
+    def _wait_listen(
+        self,
+        port: int,
+        timeout: float | None,
+        deadline: float | None,
+        abort: Abort | None,
+        process: WatchedProcess | None,
+    ) -> ListeningPort:
         pid = 0 if process is None else process.pid
         found = self._first(port, 0, pid, deadline, abort)
         if found is not None and found.is_loopback and port in self._host.published:
@@ -92,8 +127,7 @@ class PortWatch:
             found = reachable
         if found is not None:
             return found
-        if process is not None and self._has_ended(port, pid):
-            raise _ended_error(port, process)
+        self._raise_if_ended(port, process)
         raise self._timeout_error(port, timeout)
 
     def _first(
@@ -164,6 +198,10 @@ def _loopback_error(port: int, found: ListeningPort) -> PortError:
 
 
 def _ended_error(port: int, process: WatchedProcess) -> PortError:
+    wait = getattr(process, "wait", None)
+    if wait is not None:  # its pid is gone; its exit and the last of its log come right behind
+        with contextlib.suppress(SandboxError):
+            wait(timeout=_LAST_WORDS)
     code, signal = getattr(process, "exit_code", None), getattr(process, "signal", None)
     how = f"was ended by {signal}" if signal else f"exited with {code}"
     return PortError(

@@ -22,10 +22,11 @@ from ._programs import find_programs
 from ._relay import Relay
 from ._run import Collector, Request, Run
 from ._snapshot import Snapshot, take_snapshot
+from ._way_out import open_way_out
 from .abort import Abort, checked_abort
 from .backend import WORKSPACE_FOLDER, Backend, EngineInfo, Feature
 from .backend_parts import running_of
-from .config import Limits
+from .config import Limits, Network
 from .errors import ConfigError, SandboxError, SessionBusyError, SessionDestroyedError, SessionLostError
 from .exec_stream import ExecStream
 from .files import SessionFiles
@@ -60,8 +61,10 @@ class AgentSession:
         detached: bool = False,
         keep: bool = False,
         published: Mapping[int, PublishedPort] | None = None,
+        network: Network | None = None,
+        knows_proxy: bool = False,
     ) -> None:
-        self._published = MappingProxyType(dict(published or {}))
+        self.published = MappingProxyType(dict(published or {}))
         self._on_removed = on_removed
         self._detached, self._keep = detached, keep
         self._id = session_id
@@ -70,9 +73,9 @@ class AgentSession:
         self._connection = connection
         self.relay = Relay(connection.tunnels)  # of its ports; it has no thread before it is needed
         self._limits = limits
-        self._env = dict(env)
         self._workspace = workspace
         self.launches: dict[int, KnownLaunch] = {}
+        self._env = {**open_way_out(self.relay, network or Network.none(), is_told=knows_proxy), **env}
         self._destroying = threading.RLock()  # a signal handler may destroy the session amid a destroy
         self._state = SessionState.RUNNING
 
@@ -97,11 +100,6 @@ class AgentSession:
     @property
     def engine(self) -> EngineInfo:
         return self._backend.info()
-
-    @property
-    def published(self) -> Mapping[int, PublishedPort]:
-        """See PortHost: for `ports`."""
-        return self._published
 
     @property
     def files(self) -> SessionFiles:

@@ -130,6 +130,9 @@ class SessionPorts(PortWatch):
         super().__init__(session)
         self._session = session
 
+    def _tunnel(self, port: int) -> Forward:
+        return self.forward(port)
+
     def forward(self, target: Target, host_port: int = 0) -> Forward:
         """Listen on 127.0.0.1 of the host and lead every connection to `target` in the sandbox.
 

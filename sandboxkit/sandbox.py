@@ -15,9 +15,11 @@ from ._hooked import open_session
 from ._labels import SESSION, owner_labels
 from ._lasting import lasting, resume_session
 from ._launch import Launched, check_limits, launch
+from ._network import PROXY_PORT, proxy_environment
 from ._registry import connect
 from ._transfer import Seed, sow
 from ._volumes import holder_labels, security_for, volume_made
+from ._way_out import check_extra
 from .backend import WORKSPACE_FOLDER, Backend, ContainerSpec, EngineInfo, Feature, ProgressCallback
 from .backend_parts import running_of
 from .config import (
@@ -176,6 +178,7 @@ class Sandbox:
         plan = Seed.of(files, directories, WORKSPACE_FOLDER).plan(self.limits.max_file_bytes)
         check.boolean("detached", detached)
         check.boolean("keep", keep)
+        check_extra(self.network)
         backend = self._connect()
         self._check_features(backend)
         for feature, name, wanted in ((Feature.DETACHED, "detached", detached), (Feature.RESUME, "keep", keep)):
@@ -188,7 +191,7 @@ class Sandbox:
             name=f"sandboxkit-{session_id}",
             image=self.image,
             agent=bundle(),
-            env=merged_env,
+            env={**(proxy_environment(PROXY_PORT) if self.network.is_guarded else {}), **merged_env},
             labels={**merged_labels, **_own_labels(session_id), **holder_labels(self.workspace)},
             limits=self.limits,
             network=self.network,
@@ -213,6 +216,8 @@ class Sandbox:
                 backend=backend,
                 connection=launched.connection,
                 published=launched.published,
+                network=self.network,
+                knows_proxy=True,
                 limits=self.limits,
                 env=merged_env,
                 on_removed=on_removed(backend, self.workspace, session_id),
@@ -234,15 +239,15 @@ class Sandbox:
             return connect(self._backend, self._url)
         return self._backend
 
-    def resume(self, id: str) -> Session:
+    def resume(self, id: str, *, network: Network | None = None) -> Session:
         """Start a stopped session again: its files are there, its settings are those it was made with, whatever
         this Sandbox's are.
 
-        Of this Sandbox the engine and the hooks are used. Raises SessionNotFoundError, also for one whose time to live
-        is over; ConfigError
-        for one that was made without `keep=True`; SessionBusyError when it runs, or another session uses its volume.
+        Of this Sandbox the engine and the hooks are used; `network` is as in `sandboxkit.attach`. Raises
+        SessionNotFoundError, also for one whose time to live is over; ConfigError for one that was made without
+        `keep=True`; SessionBusyError when it runs, or another session uses its volume.
         """
-        return resume_session(self._connect(), check.session_id(id), self.hooks)
+        return resume_session(self._connect(), check.session_id(id), self.hooks, network)
 
     def _check_features(self, backend: Backend) -> None:
         needed = {

@@ -32,7 +32,7 @@ from ._labels import (
 from ._registry import connect
 from .backend import Backend, ContainerStatus, Feature
 from .backend_parts import VolumeStatus, volumes_of
-from .config import Workspace, WorkspaceKind
+from .config import Network, Workspace, WorkspaceKind
 from .errors import SandboxError, SessionNotFoundError
 from .hooks import Hooks
 
@@ -140,18 +140,22 @@ def attach(
     url: str | None = None,
     takeover: bool = False,
     hooks: Hooks | None = None,
+    network: Network | None = None,
 ) -> Session:
     """Continue a detached session, made by this process or another, wherever that was.
 
     Its files, settings and background processes are as they were; commands that its last connection ran ended with
     that. SessionBusyError when another process is attached; `takeover=True` ends that connection. SessionNotFoundError
     when there is none of that id, or it is stopped; ConfigError when it is not detached.
+
+    - `network`: a `Network.allow` in the place of the one it was made with, while this process is attached. That one's
+      list is known without; its credentials, audit, resolver and ssl_context are not: they are in no label.
     """
     from ._lasting import attach_session
 
     check.session_id(id)
     check.boolean("takeover", takeover)
-    return attach_session(connected(backend, url), id, takeover=takeover, hooks=hooks or Hooks())
+    return attach_session(connected(backend, url), id, takeover=takeover, hooks=hooks or Hooks(), given_network=network)
 
 
 def remove_session(id: str, *, backend: str | Backend = "auto", url: str | None = None) -> None:

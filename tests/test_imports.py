@@ -18,10 +18,10 @@ BACKENDS = ROOT / "backends"
 BACKEND_API = ("backend", "backend_parts", "config", "engines", "errors", "streams")
 # From the bottom up: a module imports from its own layer and those below. One that is not named is at the top.
 LAYERS = (
-    (*BACKEND_API, "_binds", "_hosts", "_labels", "_network", "_settings", "_validate"),
+    (*BACKEND_API, "_addresses", "_binds", "_hosts", "_labels", "_network", "_settings", "_validate"),
     (
         *("_latch", "_frames", "_process_frames", "_shortcut", "_decoder", "_lane", "_channel"),
-        *("_tunnels", "_relay", "_pump", "_forwards"),
+        *("_tunnels", "_relay", "_resolver", "_pump", "_forwards", "egress"),
     ),
     (
         "abort",
@@ -29,6 +29,7 @@ LAYERS = (
         "exec_stream",
         "session",
         "_snapshot",
+        "_way_out",
         "_input",
         "_output",
         "_run",
@@ -41,6 +42,7 @@ LAYERS = (
         "_records",
         "port_results",
         "_port_watch",
+        "_http_probe",
         "_file_calls",
         "_glob",
         "_process_calls",
@@ -58,13 +60,21 @@ OPTIONAL = {
     "cli": {"click", "rich"},
     "tools": {"anyio", "jsonschema", "langchain_core", "mcp"},
     "otel": {"opentelemetry"},
+    "egress": {"h11"},
+    "_way_out": {"h11"},
     "_progress": {"rich"},
     "conformance": {"pytest", "hypothesis"},
 }
 DEPENDENCIES = {"attrs", "typing_extensions"}
 ENGINE_SDKS = {"docker", "podman", "requests", "urllib3"}
 # A thread has one owner who ends it; nothing above the channel starts one. The suite's own tests do, as users would.
-MAY_START_THREADS = {"sandboxkit._channel", "sandboxkit._relay", "sandboxkit.pool", "sandboxkit.conformance._threads"}
+MAY_START_THREADS = {
+    "sandboxkit._channel",
+    "sandboxkit._relay",
+    "sandboxkit._resolver",
+    "sandboxkit.pool",
+    "sandboxkit.conformance._threads",
+}
 THREAD_STARTERS = {
     *("threading.Thread", "threading.Timer", "_thread.start_new_thread", "asyncio.to_thread"),
     *("concurrent.futures.ThreadPoolExecutor", "multiprocessing.pool.ThreadPool"),

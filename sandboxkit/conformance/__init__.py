@@ -55,6 +55,7 @@ from ._aborts import Aborts, AbortSignals  # noqa: E402
 from ._arguments import Arguments, Environment, WorkingFolder  # noqa: E402
 from ._commands import BackgroundChildren, Commands  # noqa: E402
 from ._concurrency import Concurrency, ManyInARow  # noqa: E402
+from ._egress import GuardedEgress, HostileToTheProxy  # noqa: E402
 from ._file_safety import Atomicity, Outside  # noqa: E402
 from ._file_transfers import Pages, Search, Seeding, Transfers  # noqa: E402
 from ._files import FileContents, FileNames, Folders  # noqa: E402
@@ -136,6 +137,8 @@ class Conformance(
     Ports,
     PublishedPorts,
     Unreachable,
+    GuardedEgress,
+    HostileToTheProxy,
     ManagedProcesses,
     ProcessOutput,
     LastingProcesses,

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 import sandboxkit
-from sandboxkit import AbortSignal, ExecStream, Network, PortError, Session, StdoutEvent
+from sandboxkit import AbortSignal, ConfigError, ExecStream, Network, PortError, Session, StdoutEvent
 from sandboxkit.backend import Feature
 
 from ._inside import sh
@@ -26,7 +26,12 @@ _SERVER = """
 import http.server, os, sys, time
 address, port = sys.argv[1], int(sys.argv[2])
 class Handler(http.server.BaseHTTPRequestHandler):
+    asked = 0
     def do_GET(self):
+        Handler.asked += 1
+        if self.path == "/ill" or (self.path == "/slow" and Handler.asked < 4):
+            self.send_error(503)
+            return
         body = b"hello from " + self.path.encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -186,6 +191,29 @@ sys.stdin.read()
             assert watch.seconds < allowed(2.0)
             with pytest.raises(PortError, match="Process p9 "):
                 python_session.ports.wait(port, timeout=30, process=process)
+
+    def test_a_wait_for_a_server_that_is_well(self, python_session: Session) -> None:
+        """`http_ok`: until its answer is 200 to 399, else an error that tells the last one."""
+        port = free_port(python_session)
+        with server(python_session, port=port) as stream:
+            started(stream)
+            assert python_session.ports.wait(port, timeout=30, http_ok="/slow").port == port
+            with pytest.raises(PortError, match=r"/ill is not well after .* status 503") as caught:
+                python_session.ports.wait(port, timeout=0.5, http_ok="/ill")
+            assert caught.value.details["reason"] == "http"
+            with Stopwatch() as watch, pytest.raises(PortError, match="aborted"):
+                python_session.ports.wait(port, timeout=30, http_ok="/ill", abort=AbortSignal.after(0.2))
+            assert watch.seconds < allowed(1.0)
+        with pytest.raises(ConfigError, match="http_ok"):
+            python_session.ports.wait(port, http_ok="health")
+
+    def test_a_wait_tells_how_its_process_ended(self, python_session: Session) -> None:
+        """The exit code, and the last lines of its log."""
+        process = python_session.processes.start("sh", ["-c", "echo one; echo cannot bind >&2; exit 3"])
+        with Stopwatch() as watch, pytest.raises(PortError, match=r"(?s)exited with 3 .*cannot bind") as caught:
+            python_session.ports.wait(free_port(python_session), timeout=30, process=process)
+        assert watch.seconds < allowed(2.0)
+        assert caught.value.details["exit_code"] == 3
 
     def test_a_wait_is_not_bounded_by_the_longest_command(self) -> None:
         """`limits.max_timeout` is for commands: a wait looks as often as it needs to."""

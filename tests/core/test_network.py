@@ -141,6 +141,12 @@ def test_options_that_are_wrong(options: dict[str, Any], field: str) -> None:
     assert "accepted: " in str(caught.value)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1:80", "[::1]:80", "169.254.169.254", "203.0.113.5"])
+def test_an_address_that_is_not_public_is_listed_as_private(address: str) -> None:
+    refused(r"destinations\[0\]", lambda: Network.allow([address]), r"see private=")
+    assert Network.allow(["8.8.8.8"], private=[address]).private
+
+
 def test_a_secret_is_not_shown() -> None:
     network = Network.allow(
         ["api.example.com", "*.example.org:8443"],

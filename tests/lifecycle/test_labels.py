@@ -113,8 +113,13 @@ def test_what_is_secret_or_can_be_called_is_in_no_label() -> None:
     )
     label = settings_label(spec(network=network))
     assert "s3cret" not in label
-    assert Settings.of({SETTINGS: label}).network == Network.allow(["example.com"])
-    assert Settings.of({SETTINGS: label}).network.credentials == {}
+    found = Settings.of({SETTINGS: label}).network
+    assert (found.allowed, found.credential_hosts, dict(found.credentials)) == (
+        ("example.com",),
+        ("example.com:443",),
+        {},
+    )
+    assert (found.audit, found.resolver, found.ssl_context) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -140,14 +140,16 @@ class Upstream:
         self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._out.clear()
         self._address = self._addresses.pop(0)
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         try:
-            family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-            self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = sock.connect_ex((self._address, self._port))
+            sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            code = error.errno or errno.EIO
+            self._try_another(error.errno or errno.EIO)
+            return
+        self._sock = sock
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex((self._address, self._port))
         if code not in (0, errno.EINPROGRESS):
             self._try_another(code)
             return

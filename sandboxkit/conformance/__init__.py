@@ -79,7 +79,7 @@ from ._refusals import Refusals, Unsupported  # noqa: E402
 from ._streams import Backpressure, Streams  # noqa: E402
 from ._suite import Suite, Trait  # noqa: E402
 from ._timeouts import Timeouts  # noqa: E402
-from ._tools import Programs, ToolCommands, ToolFiles  # noqa: E402
+from ._tools import Programs, ToolCommands, ToolFiles, ToolProcesses  # noqa: E402
 from ._tunnels import Exposing, Forwarding, Reattaching  # noqa: E402
 from ._unreachable import Unreachable  # noqa: E402
 from ._whole import Declarations  # noqa: E402
@@ -148,5 +148,6 @@ class Conformance(
     Forwarding,
     Reattaching,
     Exposing,
+    ToolProcesses,
 ):
     """The whole suite; see the package's docstring."""

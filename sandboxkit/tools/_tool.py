@@ -105,7 +105,9 @@ class Tool:
         except ArgumentsError as error:
             return failure("arguments", f"{error}.")
         except _FOR_THE_MODEL as error:
-            return failure(error.code.value, str(error))
+            # What ended the call says more than whose it was.
+            reason = error.details.get("reason")
+            return failure(str(reason) if reason in ("aborted", "timeout") else error.code.value, str(error))
 
     def _approved(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._approve is None:

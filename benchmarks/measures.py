@@ -15,6 +15,9 @@ PORTS = (OURS, "docker CLI", "podman CLI")  # a tunnel, and the engines' publish
 ENGINES_OWN = (OURS, "docker-py", "docker CLI", "podman-py", "podman CLI")  # who can ask for a volume
 
 
+SECTIONS = ("Life", "Commands", "Ending commands", "Output", "Files", "Ports", "Memory and import", "Growth")
+
+
 @dataclass(frozen=True)
 class Metric:
     """One figure. `mib` is how much is moved in the time, where a rate says more than the time itself."""
@@ -99,13 +102,14 @@ def _threads(threads: int, each: int, **more: Any) -> Measure:
 
 
 def _sessions(count: int) -> Measure:
+    many = f"{count} sessions" if count > 1 else "one session"
     return Measure(
         "Growth",
         "sessions",
         {
-            "seconds": Metric(f"sessions-{count}-exec", f"`true`, {count} sessions open"),
-            "host": Metric(f"sessions-{count}-host", f"host memory for each of {count} sessions", "MiB"),
-            "container": Metric(f"sessions-{count}-container", f"container memory for each of {count}", "MiB"),
+            "seconds": Metric(f"sessions-{count}-exec", f"`true`, {many} open"),
+            "host": Metric(f"sessions-{count}-host", f"host memory a session, {many} open", "MiB"),
+            "container": Metric(f"sessions-{count}-container", f"container memory a session, {many} open", "MiB"),
         },
         {"count": count},
         rounds=1,
@@ -117,6 +121,18 @@ def _sessions(count: int) -> Measure:
 
 
 MEASURES: tuple[Measure, ...] = (
+    # First, since what follows leaves processes large.
+    Measure(
+        "Memory and import",
+        "memory",
+        {
+            "host": Metric("host-memory", "host process, one session at rest", "MiB"),
+            "container": Metric("container-memory", "container, at rest", "MiB"),
+            "init": Metric("init-memory", "the container's first process, at rest", "MiB"),
+            "program": Metric("agent-size", "the program that is put into the container", "bytes"),
+        },
+        rounds=2,
+    ),
     Measure(
         "Life",
         "life",
@@ -144,7 +160,7 @@ MEASURES: tuple[Measure, ...] = (
         rounds=20,
     ),
     _threads(8, 5, section="Commands", rounds=5, family="threads"),
-    _threads(64, 2, section="Commands", rounds=3, family="threads"),
+    _threads(64, 2, section="Commands", rounds=3, family="threads", full=True),
     _seconds(
         "Commands",
         "threads",
@@ -174,9 +190,14 @@ MEASURES: tuple[Measure, ...] = (
         rounds=5,
         budget=10.0,
     ),
+    # The greater after the lesser: see `family`.
+    _stdout(1024, 5, section="Growth"),
+    _stdout(32 * 1024, 5, section="Growth", full=True),
     _stdout(MIB, 10),
+    _stdout(16 * MIB, 3, section="Growth", full=True),
     _stdout(64 * MIB, 5),
     _stdout(256 * MIB, 3),
+    _stdout(1 << 30, 1, section="Growth", full=True),
     Measure(
         "Output",
         "flood",
@@ -211,17 +232,6 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(
         "Memory and import",
-        "memory",
-        {
-            "host": Metric("host-memory", "host process, one session at rest", "MiB"),
-            "container": Metric("container-memory", "container, at rest", "MiB"),
-            "init": Metric("init-memory", "the container's first process, at rest", "MiB"),
-            "program": Metric("agent-size", "the program that is put into the container", "bytes"),
-        },
-        rounds=2,
-    ),
-    Measure(
-        "Memory and import",
         "imports",
         {
             "seconds": Metric("import", "the import statement"),
@@ -234,10 +244,6 @@ MEASURES: tuple[Measure, ...] = (
         _threads(count, max(1, 64 // count), section="Growth", rounds=3, family="inflight", only=GROWING, full=full)
         for count, full in ((1, False), (4, True), (16, False), (256, True))
     ),
-    _stdout(1024, 5, section="Growth"),
-    _stdout(32 * 1024, 5, section="Growth", full=True),
-    _stdout(16 * MIB, 3, section="Growth", full=True),
-    _stdout(1 << 30, 1, section="Growth", full=True),
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from . import chart
 from .bounds import BOUNDS, EVERYWHERE, Figures, MissingError, middle
 from .competitors import ENTRIES, FLOOR, OURS
-from .measures import MEASURES, Measure, Metric
+from .measures import MEASURES, SECTIONS, Measure, Metric
 from .results import Results, Row
 
 CHARTED = ("exec-true", "cold", "close", "stdout-64MiB", "write-1MiB", "read-1MiB")
@@ -150,9 +150,9 @@ def _engine(results: Results, engine: str) -> Iterator[str]:
     yield ""
     yield f"![Times in multiples of sandboxkit's](results/{engine}.svg)"
     yield ""
-    sections: dict[str, list[Measure]] = {}
+    sections: dict[str, list[Measure]] = {section: [] for section in SECTIONS}
     for measure in MEASURES:
-        sections.setdefault(measure.section, []).append(measure)
+        sections[measure.section].append(measure)
     reasons: dict[str, set[str]] = {}
     for section, measures in sections.items():
         metrics = [m for measure in measures for m in measure.metrics.values() if _any(results, engine, m)]

@@ -129,9 +129,16 @@ MEASURES: tuple[Measure, ...] = (
             "host": Metric("host-memory", "host process, one session at rest", "MiB"),
             "container": Metric("container-memory", "container, at rest", "MiB"),
             "init": Metric("init-memory", "the container's first process, at rest", "MiB"),
-            "program": Metric("agent-size", "the program that is put into the container", "bytes"),
         },
         rounds=2,
+    ),
+    Measure(
+        "Memory and import",
+        "program",
+        {"bytes": Metric("agent-size", "the program that is put into the container", "bytes")},
+        rounds=1,
+        only=(OURS,),
+        engines=("docker", "podman", "podman-rootless"),
     ),
     Measure(
         "Life",

@@ -185,10 +185,11 @@ class Operations:
         for _ in range(20):
             self._competitor.exec(session, ["true"])
         here = processes.memory("VmRSS") - self._bare_mib
-        samples = {"host": [here], **{name: [mib] for name, mib in self._inside(session).items()}}
-        if size := self._competitor.program_size():
-            samples["program"] = [float(size)]
-        return samples
+        return {"host": [here], **{name: [mib] for name, mib in self._inside(session).items()}}
+
+    def program(self, repeat: int) -> Samples:
+        """Bytes of what is put into a container to run commands there."""
+        return {"bytes": [float(self._competitor.program_size())]}
 
     def imports(self, repeat: int) -> Samples:
         """Seconds of the import statement, in new interpreters; `modules` counts what it loads.

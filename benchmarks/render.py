@@ -81,6 +81,8 @@ def quantity(value: float, unit: str) -> str:
             if value >= factor:
                 return f"{chart.number(value / factor)} {name}"
         return f"{chart.number(value * 1e6)} µs"
+    if unit == "bytes":
+        return f"{value:,.0f} bytes"
     return f"{chart.number(value)} MiB" if unit == "MiB" else f"{value:g}"
 
 

@@ -103,7 +103,7 @@ class Run:
     def _nothing(self, key: str, samples: dict[str, list[float]]) -> str:
         if key == "seconds" and samples.get("survivors"):
             return "some of it survived each time"
-        return {"program": "not looked into", "first": "no figure"}.get(key, "no container to look into")
+        return "no container to look into"
 
     def _summary(self, engine: Engine, measure: Measure) -> str:
         metric = next(iter(measure.metrics.values()))

@@ -107,9 +107,9 @@ class Competitor(Generic[S]):
         `stop`; return the port of this host's 127.0.0.1 that leads there."""
         raise UnsupportedError("no way to a server in the sandbox was tried")
 
-    def program_size(self) -> int | None:
-        """Bytes of the program that it brings into a container, if it is one that it brings."""
-        return None
+    def program_size(self) -> int:
+        """Bytes of the one program that it brings into a container."""
+        raise UnsupportedError("no program that it brings into a container")
 
     def stop(self) -> None:
         """Give back what the competitor holds; called once, at the end."""

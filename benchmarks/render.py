@@ -51,7 +51,7 @@ def picture(results: Results, engine: str) -> str:
                 bars.append(chart.Bar(name, ratio, kind))
         if len(bars) > 1:
             panels.append(chart.Panel(titles[metric], sorted(bars, key=lambda bar: bar.ratio)))
-    title = f"{NAMES.get(engine, engine)}: time, in multiples of sandboxkit's (shorter is faster)"
+    title = f"{NAMES.get(engine, engine)}: time in multiples of sandboxkit's, logarithmic (shorter is faster)"
     return chart.draw(title, panels)
 
 

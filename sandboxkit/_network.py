@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from ssl import SSLContext
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
@@ -15,6 +14,9 @@ from . import _validate as check
 from ._addresses import why_refused
 from ._hosts import Destination, is_address, parse_destination
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = ["PROXY_PORT", "Network", "NetworkMode", "checked_port", "proxy_environment"]
 
@@ -137,7 +139,7 @@ class Network:
         for name, function in (("audit", audit), ("resolver", resolver)):
             if function is not None and not callable(function):
                 check.fail(f"network.{name}", function, "something that can be called, or None")
-        if ssl_context is not None and not isinstance(ssl_context, SSLContext):
+        if ssl_context is not None and not _is_context(ssl_context):
             check.fail("network.ssl_context", ssl_context, "an ssl.SSLContext or None")
         checked = _credentials(credentials, (*allowed, *inside))
         return cls(
@@ -174,6 +176,12 @@ def proxy_environment(port: int) -> dict[str, str]:
     url = f"http://127.0.0.1:{port}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
     return {**dict.fromkeys(names, url), **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")}
+
+
+def _is_context(value: object) -> bool:
+    import ssl  # takes as long as half of the package
+
+    return isinstance(value, ssl.SSLContext)
 
 
 def checked_port(field: str, value: object) -> int:

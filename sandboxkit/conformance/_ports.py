@@ -20,7 +20,7 @@ from sandboxkit.backend import Feature
 
 from ._inside import sh
 from ._suite import Suite, needs
-from ._watch import Stopwatch, allowed
+from ._watch import MARGIN, Stopwatch, allowed
 
 _SERVER = """
 import http.server, os, sys, time
@@ -156,7 +156,7 @@ sys.stdin.read()
                 _, since, pid = started(stream)
                 late.append(now - since)
             assert (found.port, found.pid) == (port, pid)
-        assert min(late) < allowed(0.02) / 2, late
+        assert min(late) < 0.02 * MARGIN, late
 
     def test_a_wait_for_nothing_says_what_listens(self, python_session: Session) -> None:
         """The timeout, and then a clear error; nothing is left of it."""

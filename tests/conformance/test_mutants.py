@@ -12,7 +12,7 @@ import pytest
 from sandboxkit.conformance import Conformance
 from sandboxkit.conformance._suite import applies, standard_tests
 
-from . import test_local
+from . import mutants_network, test_local
 from .mutants import MUTANTS, Mutant
 
 # A class of its own with the named tests alone: to collect the whole suite takes longer than to run a few.
@@ -28,6 +28,9 @@ for name in dir(TestOnly):
 
 del TestLocal
 """
+
+
+assert mutants_network  # its mutants are among the others
 
 
 @contextlib.contextmanager

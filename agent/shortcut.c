@@ -34,6 +34,7 @@ void shortcut_forget(struct agent *agent) {
 
 void shortcut_offer(struct agent *agent) {
     struct shortcut *shortcut = &agent->shortcut;
+    const int much = 1048576;
     int ends[2];
     if (shortcut->asked || agent->last_channel != 0)
         session_broken(agent, "SHORTCUT in the wrong place");
@@ -45,6 +46,8 @@ void shortcut_offer(struct agent *agent) {
     shortcut->theirs = ends[1];
     if (ends[1] > agent->highest_fd)
         agent->highest_fd = ends[1];
+    for (unsigned i = 0; i < 2; i++) /* as much as the kernel lets it be: fewer turns for what is large */
+        setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &much, sizeof much);
     if (fcntl(shortcut->ours, F_SETFL, O_NONBLOCK) != 0)
         shortcut_withdraw(agent);
 }

@@ -7,6 +7,8 @@
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
 PYTHON ?= python3
+# Processes that share the tests: much of what they do is waiting.
+PARALLEL ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -73,7 +75,7 @@ types: venv  ## check types with mypy --strict and pyright
 	$(RUN) -m pyright
 
 test: venv lint types agent gcc browser engines images  ## everything, as CI does
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n $(PARALLEL) --dist loadgroup
 
 unit: venv agent gcc  ## the tests that need no engine
 	$(RUN) -m pytest -m 'not engine and not packaging'

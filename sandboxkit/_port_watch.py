@@ -116,24 +116,23 @@ class PortWatch:
         abort: Abort | None,
         process: WatchedProcess | None,
     ) -> ListeningPort:
-        pid = 0 if process is None else process.pid
-        found = self._first(port, 0, pid, deadline, abort)
+        found = self._first(port, 0, process, deadline, abort)
         if found is not None and found.is_loopback and port in self._host.published:
             other = time.monotonic() + _OTHER_ADDRESS
             late = other if deadline is None else min(deadline, other)
-            reachable = self._first(port, _NOT_LOOPBACK, pid, late, abort)
+            reachable = self._first(port, _NOT_LOOPBACK, process, late, abort)
             if reachable is None:
                 raise _loopback_error(port, found)
             found = reachable
         if found is not None:
             return found
-        self._raise_if_ended(port, process)
         raise self._timeout_error(port, timeout)
 
     def _first(
-        self, port: int, flags: int, pid: int, deadline: float | None, abort: Abort | None
+        self, port: int, flags: int, process: WatchedProcess | None, deadline: float | None, abort: Abort | None
     ) -> ListeningPort | None:
-        # One that listens; None when the time is over or the process has ended.
+        # One that listens; None when the time is over. PortError when the process has ended.
+        pid = 0 if process is None else process.pid
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
             bound = self._within(left)
@@ -142,8 +141,8 @@ class PortWatch:
                 found, cut = answer
                 if found:
                     return min(found, key=lambda one: one.is_loopback)
-                if cut & _ENDED:
-                    return None
+                if cut & _ENDED and process is not None:
+                    raise _ended_error(port, process)
             if deadline is not None and time.monotonic() >= deadline:
                 return None
 

@@ -45,6 +45,7 @@ def sandbox_options(command: Command) -> Command:
             click.option("--workspace", type=click.Path(exists=True, file_okay=False), help="A folder to work in."),
             click.option("--read-only", is_flag=True, help="The folder can't be changed."),
             click.option("--network", type=click.Choice(["none", "bridge"]), default="none", show_default=True),
+            click.option("--allow-host", multiple=True, metavar="NAME", help="The way out to this host alone."),
             click.option("--memory-mb", type=int, default=2048, show_default=True),
             click.option("--env", "settings", multiple=True, metavar="NAME=VALUE", help="For every command."),
             click.option("--allow-unenforced", is_flag=True, help="Go on where the engine can't enforce a limit."),
@@ -220,6 +221,7 @@ def _sandbox(
     workspace: str | None,
     read_only: bool,
     network: str,
+    allow_host: Sequence[str],
     memory_mb: int,
     settings: Sequence[str],
     allow_unenforced: bool,
@@ -232,12 +234,15 @@ def _sandbox(
         env[name] = value
     if read_only and workspace is None:
         raise ConfigError("--read-only needs --workspace: what else would there be to read?")
+    if allow_host and network == "bridge":
+        raise ConfigError("--allow-host and --network bridge exclude each other: the one is for no other network.")
+    way_out = Network.allow(allow_host) if allow_host else Network.none()
     return Sandbox(
         image,
         backend,
         url,
         limits=Limits(timeout=timeout, memory_mb=memory_mb, allow_unenforced=allow_unenforced),
-        network=Network.bridge() if network == "bridge" else Network.none(),
+        network=Network.bridge() if network == "bridge" else way_out,
         workspace=None if workspace is None else Workspace.bind(workspace, read_only=read_only),
         env=env,
     )

@@ -161,6 +161,13 @@ class ToolCommands(Suite):
         for limit in ((f"{folder}/copy",), ("sh", "-c", path)):
             assert run(session, policy, *limit).structured["stdout"] == "ran\n"
 
+    def test_a_wrapper_by_another_name_is_looked_through(self, session: Session) -> None:
+        """A link to env is env; a link to busybox may be busybox."""
+        folder, policy = fresh("bin"), ExecPolicy(blocked_commands=["curl"])
+        session.files.mkdir(folder)
+        sh(session, 'ln -s "$2" "$1/e"', folder, session.which(["env"])["env"][0].path).check()
+        assert is_denied(run(session, policy, f"{folder}/e", "curl", "x"))
+
     def test_options_that_may_hide_a_program_are_refused(self, session: Session) -> None:
         """`env -S`; without a list nothing is looked at."""
         assert is_denied(run(session, ExecPolicy(blocked_commands=["curl"]), "env", "-S", "curl x"))

@@ -15,7 +15,7 @@ from sandboxkit.session import Session
 
 from ._environment import as_mapping, check_environment
 from ._policies import ExecPolicy
-from ._wrappers import MULTI_CALL, Inner, UnknownOptionError, inner_commands, is_multi_call
+from ._wrappers import MULTI_CALL, NAMES, Inner, UnknownOptionError, inner_commands, is_multi_call
 
 __all__ = ["judged"]
 
@@ -59,7 +59,7 @@ class _Lists:
 
     def __init__(self, session: Session, policy: ExecPolicy, place: _Place) -> None:
         self._session, self._policy, self._place = session, policy, place
-        names = (*(policy.allowed_commands or ()), *policy.blocked_commands, *_PROBES, *MULTI_CALL)
+        names = (*(policy.allowed_commands or ()), *policy.blocked_commands, *_PROBES, *MULTI_CALL, *NAMES)
         self._found = session.which(names, abort=place.abort)
         self._many = _many(self._found)
         self._blocked = {posixpath.basename(entry) for entry in policy.blocked_commands}
@@ -69,6 +69,7 @@ class _Lists:
             for program in self._found[entry]
             if _identity(program) not in self._many
         }
+        self._wrappers = {_identity(program): name for name in NAMES for program in self._found[name]}
 
     def passed(
         self, command: str, args: tuple[str, ...], depth: int, *, applet: bool = False
@@ -79,18 +80,30 @@ class _Lists:
         program = None if applet else self._program(command)
         self._check_blocked(command, program)
         passed = self._check_allowed(command, program, applet=applet)
-        for inner in self._inner(command, args):
+        wrapper = self._acts_as(command, program)
+        for inner in self._inner(command, wrapper, args):
             check_environment(as_mapping(inner.settings), self._policy.allowed_env)
             if inner.command:
-                args = self._passed_inner(command, args, inner, depth)
+                args = self._passed_inner(wrapper, args, inner, depth)
         return passed, args
 
-    def _passed_inner(self, command: str, args: tuple[str, ...], inner: Inner, depth: int) -> tuple[str, ...]:
-        applet = is_multi_call(command)
+    def _passed_inner(self, wrapper: str, args: tuple[str, ...], inner: Inner, depth: int) -> tuple[str, ...]:
+        applet = is_multi_call(wrapper)
         name, rest = self.passed(inner.command, inner.args, depth - 1, applet=applet)
-        if applet or inner.at is None or posixpath.basename(command) == "find":
+        if applet or inner.at is None or wrapper == "find":
             return args  # find's arguments go on behind the program's
         return (*args[: inner.at], name, *rest)
+
+    def _acts_as(self, command: str, program: Program | None) -> str:
+        # The name of what it is, whatever it is called: a link to env is env.
+        name = posixpath.basename(command)
+        if program is None or is_multi_call(name):
+            return name
+        if _identity(program) not in self._many:
+            return self._wrappers.get(_identity(program), name)
+        # A name that is none of its commands may make such a file take the first argument for one.
+        own = self._session.which([name], abort=self._place.abort)[name]
+        return name if any(_identity(one) in self._many for one in own) else MULTI_CALL[0]
 
     def _program(self, command: str) -> Program | None:
         place = self._place
@@ -150,9 +163,9 @@ class _Lists:
             return f"{command!r} is allowed, but there is no such program here. Allowed: {allowed}."
         return f"{command!r} is not allowed here. Allowed: {allowed}."
 
-    def _inner(self, command: str, args: tuple[str, ...]) -> list[Inner]:
+    def _inner(self, command: str, wrapper: str, args: tuple[str, ...]) -> list[Inner]:
         try:
-            return inner_commands(command, args)
+            return inner_commands(wrapper, args)
         except UnknownOptionError as error:
             raise PolicyError(
                 f"{command!r} with the option {str(error)!r} may hide what it starts. Call the program directly."

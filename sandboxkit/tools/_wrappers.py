@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["MULTI_CALL", "Inner", "UnknownOptionError", "inner_commands", "is_multi_call"]
+__all__ = ["MULTI_CALL", "NAMES", "Inner", "UnknownOptionError", "inner_commands", "is_multi_call"]
 
 MULTI_CALL: Final = ("busybox", "toybox", "coreutils")
 """Names of files that are many commands; called by it, the first argument is the command."""
@@ -65,6 +65,10 @@ _WRAPPERS: Final = {
     "sudo": _Wrapper("-n -E -H -S -k -b --non-interactive --preserve-env", "-u -g --user --group", sets=True),
     "doas": _Wrapper("-n", "-u"),
 }
+
+
+NAMES: Final = (*_WRAPPERS, "find")
+"""What is looked through besides MULTI_CALL."""
 
 
 def is_multi_call(command: str) -> bool:

@@ -101,7 +101,20 @@ def test_metadata(wheel: Path) -> None:
     found = metadata(wheel)
     assert (found["Name"], found["Version"], found["Requires-Python"]) == ("sandboxkit", "0.1.0", ">=3.10")
     assert found["License-Expression"] == "MIT"
-    extras = ["docker", "podman", "bubblewrap", "tools", "cli", "mcp", "jupyter", "otel", "all", "test", "dev"]
+    extras = [
+        "docker",
+        "podman",
+        "bubblewrap",
+        "tools",
+        "cli",
+        "mcp",
+        "jupyter",
+        "otel",
+        "egress",
+        "all",
+        "test",
+        "dev",
+    ]
     assert found.get_all("Provides-Extra") == extras
 
 
@@ -111,10 +124,10 @@ def test_requirements(wheel: Path) -> None:
     assert [line for line in found if line.endswith(('"docker"', '"podman"', '"test"', '"all"'))] == [
         'docker>=7.1; extra == "docker"',
         'podman>=5.2; extra == "podman"',
-        'sandboxkit[bubblewrap,cli,docker,jupyter,mcp,otel,podman,tools]; extra == "all"',
+        'sandboxkit[bubblewrap,cli,docker,egress,jupyter,mcp,otel,podman,tools]; extra == "all"',
         'pytest>=8.3; extra == "test"',
         'hypothesis>=6.100; extra == "test"',
-        'sandboxkit[tools]; extra == "test"',
+        'sandboxkit[egress,tools]; extra == "test"',
     ]
 
 

@@ -51,9 +51,10 @@ def test_run_is_the_command(folder: Path) -> None:
         (["image", "sh", "-c", "kill -9 $$"], 137, b""),
         (["--env", "A=b", "image", "sh", "-c", "echo $A"], 0, b"b\n"),
         (["image", "cat"], 0, b""),
+        (["--allow-host", "a.example", "image", "sh", "-c", "echo ${https_proxy:+proxied}"], 0, b"proxied\n"),
         (["-i", "image", "cat"], 0, b"given"),
     ],
-    ids=["options behind", "missing", "timeout", "signal", "environment", "no input", "input"],
+    ids=["options behind", "missing", "timeout", "signal", "environment", "no input", "a way out", "input"],
 )
 def test_run_with(folder: Path, args: list[str], code: int, stdout: bytes) -> None:
     done = cli(folder, "run", UNENFORCED, *args, input=b"given")
@@ -68,6 +69,8 @@ def test_run_with(folder: Path, args: list[str], code: int, stdout: bytes) -> No
         ["run", UNENFORCED, "--env", "A", "image", "true"],
         ["run", UNENFORCED, "--read-only", "image", "true"],
         ["run", UNENFORCED, "UPPER CASE", "true"],
+        ["run", UNENFORCED, "--allow-host", "a.example", "--network", "bridge", "image", "true"],
+        ["run", UNENFORCED, "--allow-host", "no host", "image", "true"],
         ["mcp", UNENFORCED, "--image", "image", "--include", "read_files"],
         ["mcp", UNENFORCED, "--image", "image", "--max-timeout", "0"],
         ["rm", "missing"],

@@ -150,7 +150,9 @@ void call_act(struct agent *agent, const struct frame *frame, const unsigned cha
         end_begin(agent, channel, REASON_KILL, value);
         return;
     }
-    if (call->kind == CALL_INPUT && channel != NULL)
+    if (call->kind == CALL_INPUT && channel != NULL && channel->feed.ended)
+        feed_close(channel); /* its end was to come behind the bytes */
+    else if (call->kind == CALL_INPUT && channel != NULL)
         feed_drop(channel);
     call->killed = true;
 }
@@ -231,8 +233,8 @@ static bool is_over(const struct call *call) {
     if ((call->flags & VIEW_END) != 0)
         return process->ended;
     bool all_told = call->told == call->reader.cursor;
-    return all_told && (call->reader.cursor >= call->until ||
-                        (process->ended && call->reader.cursor == process->journal.last));
+    bool at_end = (call->flags & VIEW_REQUEST) == 0 && process->ended && call->reader.cursor == process->journal.last;
+    return all_told && (call->reader.cursor >= call->until || at_end);
 }
 
 /* The line that the launcher wrote, without its "sandboxkit: " and its end. */

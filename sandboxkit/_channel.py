@@ -108,6 +108,7 @@ class Connection:
             return
         self._agent_pid = pid
         self._ask(encode(FrameType.SHORTCUT, 0))
+        self._agent_pid = None  # a PONG that nobody asked for may have come in its place: an OFFER would be too late
         if isinstance(self._stream, Shortcut):
             self._ask(encode(FrameType.PING, 0))  # whose arrival there tells the agent that it was taken
 

@@ -205,6 +205,8 @@ class ServiceExposer(_Owner):
     def led(self, tunnel: Tunnel) -> None:
         """A connection came."""
         self._relay.post(lambda: self._lead(tunnel))
+        if self._is_closed:  # then the relay's thread may have ended before that came; looked at behind it
+            tunnel.refuse()
 
     def failed(self, end: End) -> None:
         """It does not listen, or no longer."""

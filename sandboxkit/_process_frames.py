@@ -13,6 +13,7 @@ from ._frames import Exit, ProtocolError
 
 __all__ = [
     "MAX_LOG",
+    "MAX_PROCESSES",
     "MAX_REQUEST",
     "MIN_LOG",
     "Launch",

@@ -71,6 +71,7 @@ class Pump:
             return
         with self._lock:
             write = bool(self._queue)
+        self._starved = True  # first: credit that comes from here on is told
         self._starved = self._tunnel.credit <= 0
         read = not self._read_all and not self._starved
         # A hang-up stays one: it has been seen, and is no reason to be woken again.

@@ -40,6 +40,7 @@ __all__ = ["Conduit", "ConduitHandler", "Owner", "Relay", "Timer", "Watch", "clo
 _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
 
 _PIECES: Final = 4  # frames that are read and sent at once
+_SCARCE: Final = 0.1  # seconds until a thread without descriptors tries to get them again
 
 _everyone: weakref.WeakSet[Relay] = weakref.WeakSet()
 
@@ -70,7 +71,7 @@ class ConduitHandler(Protocol):
 class Watch:
     """A socket that is waited for. `ready(readable, writable)` is called; an error or hang-up, `failed`, is both."""
 
-    __slots__ = ("_interest", "_ready", "_relay", "failed", "sock")
+    __slots__ = ("__weakref__", "_interest", "_ready", "_relay", "failed", "sock")
 
     def __init__(self, relay: Relay, sock: socket.socket, ready: Callable[[bool, bool], None]) -> None:
         self._relay = relay
@@ -126,6 +127,7 @@ class Relay:
         self._posted: deque[Callable[[], object]] = deque()
         self._owners: dict[Owner, None] = {}
         self._watches: dict[int, Watch] = {}
+        self._made: weakref.WeakSet[Watch] = weakref.WeakSet()  # also those that wait for nothing at the moment
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._running = threading.Lock()  # of what the thread does from its start to its end
@@ -146,7 +148,11 @@ class Relay:
         if self.ended is not None:
             raise copy.copy(self.ended)
         self._owners[owner] = None
-        self._rouse()
+        try:
+            self._rouse()
+        except BaseException:  # no thread can be made: then nobody would ever end it
+            self._owners.pop(owner, None)
+            raise
 
     def release(self, owner: Owner) -> None:
         """Undo `hold`; the thread ends when nobody holds it and no socket is watched. May be called twice."""
@@ -192,7 +198,9 @@ class Relay:
 
     def watch(self, sock: socket.socket, ready: Callable[[bool, bool], None]) -> Watch:
         """Wait for a non-blocking socket, as `Watch.want` will say. Closed before the socket is."""
-        return Watch(self, sock, ready)
+        watch = Watch(self, sock, ready)
+        self._made.add(watch)
+        return watch
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Call it once, after that time."""
@@ -217,10 +225,10 @@ class Relay:
         whole = HEADER.size + MAX_PAYLOAD
         self.buffer = memoryview(bytearray(_PIECES * whole))
         self.pieces = [self.buffer[at + HEADER.size : at + whole] for at in range(0, _PIECES * whole, whole)]
+        self._epoll = select.epoll()
         wake, self._woken = socket.socketpair()
         wake.setblocking(False)
         self._woken.setblocking(False)
-        self._epoll = select.epoll()
         self._epoll.register(self._woken.fileno(), select.EPOLLIN)
         _everyone.add(self)
         self._wake = wake  # from here on it can be roused; what was wanted before is seen at the first turn
@@ -231,30 +239,42 @@ class Relay:
         while self._owners and self._running.acquire(blocking=False):
             try:
                 self._thread = threading.current_thread()
-                self._open()
                 self._serve()
             finally:
                 self._close()
                 self._running.release()
 
+    def _open_soon(self) -> bool:
+        # For as long as the process has no descriptor left it is tried again; False when there is no need any more.
+        while self._owners and self.ended is None:
+            try:
+                self._open()
+                return True
+            except OSError:
+                self._close()
+                time.sleep(_SCARCE)
+        return False
+
     def _serve(self) -> None:
-        while self.ended is None:
+        is_open = self._open_soon()
+        while is_open and self.ended is None:
             if not (self._owners or self._watches or self._posted or self._timers):
                 return
             self._turn()
-        self._end()
+        if self.ended is not None:
+            self._end()
 
     def _turn(self) -> None:
         assert self._epoll is not None
         assert self._woken is not None
-        for fd, events in self._epoll.poll(self._pause()):
-            if fd == self._woken.fileno():
-                with contextlib.suppress(BlockingIOError):
-                    self._woken.recv(4096)
-                continue
-            watch = self._watches.get(fd)
+        # Looked up before any is called: a new socket may get the number of one that was closed in the same round.
+        ready = [(self._watches.get(fd), events) for fd, events in self._epoll.poll(self._pause())]
+        for watch, events in ready:
             if watch is not None:
                 self._guard(watch.happened, events)
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
         self._run_posted()
         while self._timers and self._timers[0][0] <= time.monotonic():
             call = heapq.heappop(self._timers)[2].call
@@ -301,7 +321,7 @@ class Relay:
 
     def forget(self) -> None:
         """In a forked child: let go of the copies of all sockets, which would keep the parent's connections open."""
-        for watch in tuple(self._watches.values()):
+        for watch in tuple(self._made):
             watch.sock.close()
         self._watches.clear()
         self._owners.clear()
@@ -349,13 +369,15 @@ class Conduit:
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Send to the sandbox as much as it takes now, and return how much; when less, `writable` comes."""
-        view, sent = memoryview(data), 0
+        view, sent, before, looked = memoryview(data), 0, self._short, False
         while sent < len(view) and not self._over:
             size = self._tunnel.send(view[sent:])
-            if not size:
-                self._short = True
-                break
+            if not size and looked:
+                return sent
+            if not size:  # look once more: credit that comes from here on is told
+                self._short = looked = True
             sent += size
+        self._short = before
         return sent
 
     def send_eof(self) -> None:
@@ -387,14 +409,14 @@ class Conduit:
             if not data:
                 break
             self._tunnel.consumed(len(data))
-            self._handler.received(data)
+            self._tell(self._handler.received, data)
         if self._over or isinstance(self._end, SandboxError) or not (self._paused or self._waiting):
             self._deliver_end()
 
     def _deliver_end(self) -> None:
         if self._eof and not self._eof_told and not self._over and not self._waiting:
             self._eof_told = True
-            self._handler.received_eof()
+            self._tell(self._handler.received_eof)
         if self._end is not None:
             end, self._end, self._over = self._end, None, True
             self._handler.closed(end)
@@ -402,7 +424,15 @@ class Conduit:
     def _credited(self) -> None:
         if self._short and not self._over:
             self._short = False
-            self._handler.writable()
+            self._tell(self._handler.writable)
+
+    def _tell(self, call: Callable[..., object], *args: object) -> None:
+        # What raises leaves nobody who would end the connection.
+        try:
+            call(*args)
+        except BaseException:
+            self.reset()
+            raise
 
     # The reader thread's side.
 

@@ -216,6 +216,12 @@ class Tunnel:
         if returned:
             self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, returned))
 
+    def refuse(self) -> None:
+        """`reset` of a connection that came too late."""
+        if not self.reset_sent and not self.ended:
+            self.reset_sent = True
+            self._connection.send_later(encode_u32(FrameType.KILL, self.id, 0))
+
     def finish(self, end: End) -> None:
         """The last frame, or the end of the session."""
         if self.ended:

@@ -16,6 +16,7 @@ from ._process_calls import Call, Calls, KnownLaunch, ProcessHost, shown_id
 from ._process_frames import (
     MAX_LOG,
     MAX_NAME,
+    MAX_PROCESSES,
     MAX_REQUEST,
     MIN_LOG,
     Launch,
@@ -90,11 +91,8 @@ class SessionProcesses:
 
     def list(self) -> builtins.list[ManagedProcess]:
         """All of them, oldest first: those that run, and the ended ones that are remembered."""
-        records = self._calls.records()
-        for forgotten in {*self._host.launches} - {record.id for record in records}:
-            self._host.launches.pop(forgotten, None)
         found = []
-        for record in records:
+        for record in self._records():
             try:
                 found.append(self._process(record))
             except ProcessError as error:
@@ -109,7 +107,16 @@ class SessionProcesses:
             check.fail("id", id, "the id of a process, such as 'p1'")
         return self._process(self._calls.record(int(match[1])))
 
+    def _records(self) -> Sequence[ProcessRecord]:
+        before = {*self._host.launches}  # what others start meanwhile is not in the answer
+        records = self._calls.records()
+        for forgotten in before - {record.id for record in records}:
+            self._host.launches.pop(forgotten, None)
+        return records
+
     def _start(self, launch: Launch) -> ManagedProcess:
+        if len(self._host.launches) >= 2 * MAX_PROCESSES:
+            self._records()
         with self._calls.started(launch) as record:
             known = self._host.launches.setdefault(record.id, KnownLaunch(launch))
             return ManagedProcess(self._host, known, record)

@@ -129,6 +129,12 @@ class TestStart:
         ended(agent, process.id)
         assert logs(agent, process.id, REQUEST, cursor=7, length=9).data == payload[7:16]
 
+    def test_a_long_request_comes_whole_whatever_the_log_s_length(self, agent: Agent) -> None:
+        payload = start_payload("head", "-c", "65536", "/dev/zero", env={"LONG": "x" * 100_000})
+        process = record(agent, call(agent, START, payload))
+        assert ended(agent, process.id).last == 65536
+        assert logs(agent, process.id, REQUEST, window=200_000).data == payload
+
     def test_a_killed_start_leaves_nothing(self, agent: Agent) -> None:
         made = call(agent, START, start_payload("sleep", "1000"))
         agent.send_raw(encode(made.channel, KILL, struct.pack("<I", 0)))
@@ -255,6 +261,16 @@ class TestInput:
         assert not third.done
         stop(agent, process.id)
         assert refusal(agent, third).code == CLOSED
+
+    def test_input_that_is_given_up_still_ends_if_it_was_to_end(self, agent: Agent, workspace: Path) -> None:
+        process = start(agent, "sh", "-c", "until test -e go; do sleep 0.01; done; exec wc -c", flags=STDIN)
+        record(agent, write(agent, process.id, b"x" * 65536))
+        second = write(agent, process.id, b"y" * 65536, end=True)
+        agent.send_raw(encode(second.channel, KILL, bytes(4)))
+        record(agent, second)
+        (workspace / "go").touch()
+        assert ended(agent, process.id).code == 0
+        assert logs(agent, process.id).data == b"65536\n"
 
     def test_one_without_input_refuses_it(self, agent: Agent) -> None:
         process = start(agent, "sleep", "1000")

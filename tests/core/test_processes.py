@@ -134,6 +134,25 @@ def test_a_process_that_another_host_started_is_known_by_its_request(
     assert session.launches == {}
 
 
+def test_what_is_kept_of_processes_does_not_grow_with_their_number(
+    session: AgentSession, answer: Callable[[Answers], None]
+) -> None:
+    number = 0
+
+    def started(request: Frame) -> bytes:
+        nonlocal number
+        number += 1
+        return newest(request)
+
+    def newest(request: Frame) -> bytes:
+        return process_frame(record(number))(request)
+
+    answer({FrameType.START: started, FrameType.LIST: newest})
+    for _ in range(600):
+        assert session.processes.start("thing").id == f"p{number}"
+    assert len(session.launches) <= 256
+
+
 @pytest.mark.parametrize("request_bytes", [b"", b"x" * 100, launch().payload(1)[:-1], launch().payload(1) + b"x"])
 def test_a_request_that_is_none_is_an_error(
     session: AgentSession, answer: Callable[[Answers], None], request_bytes: bytes

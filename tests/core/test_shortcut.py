@@ -137,6 +137,15 @@ def test_a_second_offer_is_a_broken_protocol(peer: Peer) -> None:
     is_lost(peer, "nobody asked for")
 
 
+def test_an_offer_that_comes_late_is_a_broken_protocol(peer: Peer) -> None:
+    work = peer.shorten()
+    assert received(peer.engine) == FrameType.SHORTCUT
+    peer.engine.sendall(frame(FrameType.PONG, 0))
+    work.get()
+    peer.offer()
+    is_lost(peer, "nobody asked for")
+
+
 def test_a_byte_on_the_engines_stream_is_a_broken_protocol(peer: Peer) -> None:
     peer.shortened()
     peer.engine.sendall(b"x")

@@ -193,6 +193,21 @@ def test_a_stalled_client_holds_one_window_at_most(session: AgentSession, agent:
     agent.send(closed(1))
 
 
+def test_a_connection_that_crosses_with_the_end_of_its_listener_is_refused(
+    session: AgentSession, agent: FakeAgent
+) -> None:
+    made = Call(lambda: session.ports.expose(80))
+    wait_for(agent, FrameType.LISTEN)
+    agent.send(opened(1, 80))
+    exposed = made.get()
+    closing = Call(exposed.close)
+    assert wait_for(agent, FrameType.KILL) == 1
+    session.relay.join(20)  # its thread has nothing to do any more
+    agent.send(accepted(FIRST, 1) + closed(1))
+    assert wait_for(agent, FrameType.KILL, 2) == FIRST
+    closing.get()
+
+
 REFUSALS = {
     (6, 98): (PortError, "as_port 80 is in use in the sandbox"),
     (6, 13): (PortError, "needs a privilege"),

@@ -150,6 +150,13 @@ def test_a_module_of_the_core_knows_only_its_layer_and_those_below(path: Path) -
     assert {module for module in known if layer(module) > layer(own)} == set()
 
 
+@each("sandboxkit/tools")
+def test_the_tools_work_with_whatever_is_a_session(path: Path) -> None:
+    """Of the core they know the public modules, and helpers that know no session either."""
+    known = {core_module(name) for name in imports(path) if is_core(name)}
+    assert {module for module in known if module.startswith("_")} <= {"_glob", "_output", "_validate"}
+
+
 @each("backends")
 def test_a_backend_knows_only_the_backend_api(path: Path) -> None:
     own = module_name(path).partition(".")[0]

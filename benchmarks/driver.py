@@ -183,7 +183,8 @@ class _Turn:
     def take(self, *, count: bool = True) -> None:
         """Ask once. What is not to be counted is counted all the same if it took too long to be asked again."""
         start = time.perf_counter()
-        found = self.worker.ask(self.measure.operation, self.measure.arguments, self.block, self.scale.deadline)
+        deadline = self.scale.deadline * self.measure.patience
+        found = self.worker.ask(self.measure.operation, self.measure.arguments, self.block, deadline)
         seconds = time.perf_counter() - start
         if count or seconds > self.budget / 2:
             self.spent += seconds

@@ -35,6 +35,7 @@ class Measure:
     - `rounds`: how often the competitors take turns in a full run. `budget`: seconds that one of them may take of it.
     - `family`: who fails to finish in time is not asked for the later ones of the same family.
     - `only`: the competitors that take part, if not all. `engines`: likewise. `full`: left out of a quick run.
+    - `patience`: how many times as long as others an answer may take.
     """
 
     section: str
@@ -47,6 +48,7 @@ class Measure:
     only: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     full: bool = False
+    patience: float = 1.0
 
     @property
     def name(self) -> str:
@@ -117,6 +119,7 @@ def _sessions(count: int) -> Measure:
         only=GROWING,
         engines=("docker", "podman"),
         full=count > 10,
+        patience=4.0 if count > 10 else 1.0,
     )
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from . import processes, served
@@ -231,11 +230,11 @@ class Operations:
                 opened.append(self._open(self._competitor.open))
             seconds = [timed(lambda s=s: self._competitor.exec(s, ["true"])) for s in opened for _ in range(3)]  # type: ignore[misc]
             host = (processes.memory("VmRSS") - before) / count
-            inside = [self._inside(session).get("container", 0.0) for session in opened[:5]]
+            inside = [mib for s in opened[:5] for name, mib in self._inside(s).items() if name == "container"]
         finally:
             for session in opened:
                 self._close(session)
-        return {"seconds": seconds, "host": [host], "container": [median(inside)]}
+        return {"seconds": seconds, "host": [host], "container": inside}
 
     def end(self) -> None:
         """Close the warm session and the competitor."""

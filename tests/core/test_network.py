@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from sandboxkit import ConfigError, Network, UnsupportedError
 from sandboxkit._hosts import Destination, is_address, normalised_host, parse_destination
+from sandboxkit._way_out import chosen_network
 from sandboxkit.backend import Feature
 from sandboxkit.config import NetworkMode
 from sandboxkit.sandbox import Sandbox
@@ -232,3 +234,21 @@ def test_what_looks_like_an_address_is_one_or_refused(text: str) -> None:
     except ValueError:
         return
     assert parse_destination(str(destination)) == destination
+
+
+def test_without_the_extra_a_list_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h11", None)
+    backend = FakeBackend()
+    with pytest.raises(UnsupportedError, match=r"pip install 'sandboxkit\[egress\]'"):
+        Sandbox("image", backend, network=Network.allow(["example.com"])).create_session()
+    assert not backend.calls
+
+
+def test_who_attaches_gives_a_list_or_nothing() -> None:
+    made, given = Network.allow(["example.com"]), Network.allow(["example.org"])
+    assert chosen_network(made, None) is made
+    assert chosen_network(made, given) is given
+    assert chosen_network(Network.none(), given) is given
+    for wrong in (Network.bridge(), "example.com", 3):
+        refused("network", lambda wrong=wrong: chosen_network(made, wrong))  # type: ignore[misc]
+    refused("network", lambda: chosen_network(Network.bridge(), given), "made with a network of the engine's")

@@ -220,7 +220,7 @@ struct shortcut {
     bool offer_pending;
     int ours;   /* offered, and not taken yet */
     int theirs;
-    int input;  /* once it is taken: the engine's stream, watched for its end */
+    int input;  /* the engine's stream; once the offer is taken it is watched for its end */
     int output;
 };
 

@@ -80,7 +80,8 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     polled->fds[polled->count++] = (struct pollfd){.fd = detached_listener(agent), .events = POLLIN};
     polled->fds[polled->count++] = (struct pollfd){.fd = detached_waiting(agent), .events = POLLIN};
     polled->fds[polled->count++] = (struct pollfd){.fd = agent->shortcut.ours, .events = POLLIN};
-    polled->fds[polled->count++] = (struct pollfd){.fd = agent->shortcut.input, .events = POLLIN};
+    int engine = agent->shortcut.ours < 0 ? agent->shortcut.input : -1; /* once it was left for the shortcut */
+    polled->fds[polled->count++] = (struct pollfd){.fd = engine, .events = POLLIN};
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
     watch_tunnels(agent, polled);

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,18 +19,31 @@ void shortcut_open(struct agent *agent) {
     agent->shortcut = (struct shortcut){.ours = -1, .theirs = -1, .input = -1, .output = -1};
 }
 
+static void close_all(struct shortcut *shortcut) {
+    fd_close(&shortcut->ours);
+    fd_close(&shortcut->theirs);
+    fd_close(&shortcut->input);
+    fd_close(&shortcut->output);
+}
+
 /* What was not taken up to now is not taken any more. */
 void shortcut_withdraw(struct agent *agent) {
-    fd_close(&agent->shortcut.ours);
-    fd_close(&agent->shortcut.theirs);
+    if (agent->shortcut.ours >= 0)
+        close_all(&agent->shortcut);
 }
 
 void shortcut_forget(struct agent *agent) {
-    shortcut_withdraw(agent);
-    fd_close(&agent->shortcut.input);
-    fd_close(&agent->shortcut.output);
+    close_all(&agent->shortcut);
     agent->shortcut.asked = false;
     agent->shortcut.offer_pending = false;
+}
+
+/* Keeps the engine's end `fd` under another number as well; nobody may think it ended. */
+static int put_aside(struct agent *agent, int fd) {
+    int aside = fcntl(fd, F_DUPFD_CLOEXEC, FD_FIRST_FREE);
+    if (aside > agent->highest_fd)
+        agent->highest_fd = aside;
+    return aside;
 }
 
 void shortcut_offer(struct agent *agent) {
@@ -48,7 +62,10 @@ void shortcut_offer(struct agent *agent) {
         agent->highest_fd = ends[1];
     for (unsigned i = 0; i < 2; i++) /* as much as the kernel lets it be: fewer turns for what is large */
         setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &much, sizeof much);
-    if (fcntl(shortcut->ours, F_SETFL, O_NONBLOCK) != 0)
+    /* Now, as the host cannot be told any more that no descriptor is left once it has taken its own. */
+    shortcut->input = put_aside(agent, FD_INPUT);
+    shortcut->output = put_aside(agent, FD_OUTPUT);
+    if (shortcut->input < 0 || shortcut->output < 0 || fcntl(shortcut->ours, F_SETFL, O_NONBLOCK) != 0)
         shortcut_withdraw(agent);
 }
 
@@ -62,14 +79,6 @@ size_t shortcut_write(struct agent *agent, unsigned char *at) {
     return OFFER_SIZE;
 }
 
-/* Keeps the engine's end `fd` under another number; nobody may think it ended. */
-static int put_aside(struct agent *agent, int fd) {
-    int aside = fcntl(fd, F_DUPFD_CLOEXEC, FD_FIRST_FREE);
-    if (aside > agent->highest_fd)
-        agent->highest_fd = aside;
-    return aside;
-}
-
 /*
  * The host's first bytes came on it, so it has its end. From now on that is the host. Ours of its end has to go, or the
  * end of the host would not be seen.
@@ -78,15 +87,10 @@ void shortcut_take(struct agent *agent) {
     struct shortcut *shortcut = &agent->shortcut;
     if (agent->input.length != 0 || agent->output.tail != agent->output.head)
         session_broken(agent, "frames on the engine's stream after the shortcut was taken");
-    shortcut->input = put_aside(agent, FD_INPUT);
-    shortcut->output = put_aside(agent, FD_OUTPUT);
-    if (shortcut->input < 0 || shortcut->output < 0 || dup3(shortcut->ours, FD_INPUT, O_CLOEXEC) < 0 ||
-        dup3(shortcut->ours, FD_OUTPUT, O_CLOEXEC) < 0) {
-        complain("the shortcut", "no descriptor is left for it");
-        detached_host_gone(agent);
-        return;
-    }
-    shortcut_withdraw(agent);
+    if (dup3(shortcut->ours, FD_INPUT, O_CLOEXEC) < 0 || dup3(shortcut->ours, FD_OUTPUT, O_CLOEXEC) < 0)
+        complain("the shortcut", strerror(errno));
+    fd_close(&shortcut->ours);
+    fd_close(&shortcut->theirs);
 }
 
 /* The engine's stream has ended, or says what it may not say any more. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -129,6 +130,25 @@ def test_a_host_that_took_no_descriptor_in_time_has_a_dead_one(agent: Agent) -> 
     agent.run("true")
     assert sock.recv(1) == b""
     sock.close()
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_without_descriptors_all_stays_as_it_was(agent: Agent, left: int) -> None:
+    taken_numbers = {int(name) for name in os.listdir(f"/proc/{agent.process.pid}/fd")}
+    free = [number for number in range(1000) if number not in taken_numbers]
+    before = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (free[left], before[1]))
+    offer = offered(agent)
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, before)
+    sock = taken(offer, agent.process.pid)
+    assert (sock is not None) == (left >= 4)
+    if sock is not None:
+        sock.sendall(encode(0, PING, b"there"))
+        assert sock.recv(100)[12:] == b"there"
+        sock.close()
+        assert agent.process.wait(driver.DEADLINE) == 0
+    else:
+        agent.ping(b"here")
 
 
 @pytest.mark.parametrize("wrong", ["inode", "descriptor", "process", "no descriptor"])

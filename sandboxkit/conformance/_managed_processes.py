@@ -282,6 +282,13 @@ class ManagedProcesses(Suite):
         process = start(session, "read x; echo $x", stdin=True)
         stream = process.follow()
 
+        def refusal(call: Callable[[], object]) -> str:
+            try:
+                call()
+            except SessionDestroyedError as error:
+                return str(error)
+            return "it was done"
+
         def body(tell: Callable[[str], None]) -> None:
             nonlocal stream
             calls: tuple[Callable[[], object], ...] = (
@@ -294,13 +301,10 @@ class ManagedProcesses(Suite):
                 lambda: process.write(b"x"),
                 stream.__next__,
             )
-            for call in calls:
-                try:
-                    call()
-                except SessionDestroyedError as error:
-                    tell(str(error))
+            for message in map(refusal, calls):
+                tell(message)
             stream.close()
-            del stream, calls, call
+            del stream, calls
             gc.collect()
             tell("done")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -40,6 +41,30 @@ def test_the_public_names() -> None:
     assert sandboxkit.__all__ == sorted(NAMES)
     for name in NAMES:
         assert getattr(sandboxkit, name) is not None
+
+
+def test_what_is_loaded_late_is_where_type_checkers_are_told() -> None:
+    tree = ast.parse(Path(sandboxkit.__file__).read_text("utf-8"))
+    told = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == sandboxkit._FOUND_IN
+    assert {*told, "__version__"} == set(sandboxkit.__all__)
+    assert set(sandboxkit.__all__) <= set(dir(sandboxkit))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        sandboxkit.no_such_name  # noqa: B018
+
+
+def test_importing_the_package_loads_next_to_nothing() -> None:
+    source = "import sys, sandboxkit; print(*(name for name in sys.modules if name.startswith(('sandboxkit', 'attr'))))"
+    found = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = [name for name in found.stdout.split() if not name.startswith("__editable__")]
+    assert sorted(loaded) == ["sandboxkit", "sandboxkit.version"]
 
 
 @pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: function.__qualname__)

@@ -206,7 +206,10 @@ static void open_memory(struct agent *agent) {
     agent->output.fd = FD_OUTPUT;
     agent->scratch = map_buffer(SCRATCH_SIZE);
     agent->walked = map_buffer(WALK_MAX * sizeof(pid_t));
-    agent->tunnels.buffers = map_buffer((size_t)TUNNELS * TUNNEL_INPUT);
+    /* Shared with nobody; but private memory would count against RLIMIT_DATA before any of it is used. */
+    agent->tunnels.buffers = map((size_t)TUNNELS * TUNNEL_INPUT, MAP_SHARED);
+    if (madvise(agent->tunnels.buffers, (size_t)TUNNELS * TUNNEL_INPUT, MADV_DONTFORK) != 0)
+        setup_failed("madvise");
 }
 
 int main(int argc, char **argv) {

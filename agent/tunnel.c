@@ -55,7 +55,7 @@ static unsigned char *buffer_of(const struct agent *agent, const struct tunnel *
 static void untake(struct agent *agent, struct tunnel *tunnel) {
     struct tunnels *tunnels = &agent->tunnels;
     if (tunnel->touched > KEPT)
-        madvise(buffer_of(agent, tunnel), TUNNEL_INPUT, MADV_DONTNEED);
+        madvise(buffer_of(agent, tunnel), TUNNEL_INPUT, MADV_REMOVE);
     if (tunnel->accepted)
         tunnels->accepted--;
     if (tunnel->waiting)

@@ -279,19 +279,23 @@ class Connection:
         """
         if self.forked:
             return  # a shutdown here would end the parent's session
+        self._dropped = True  # if Ctrl-C comes before this is done, the reader gives the descriptors back
         self.fail(error)
         self.lost = error
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
         self.tunnels.join(_PATIENCE)
         if not self._thread.is_alive():
-            held: list[bool] = []
-            try:  # senders leave at once, unless this is a signal handler on top of one
-                held.extend(map(self._lock.acquire, (True,), (_PATIENCE,)))
-                self._stream.close()
-            finally:
-                if True in held:
-                    self._lock.release()
+            self._give_back(_PATIENCE)
+
+    def _give_back(self, patience: float) -> None:
+        held: list[bool] = []
+        try:  # senders leave at once, unless this is a signal handler on top of one
+            held.extend(map(self._lock.acquire, (True,), (patience,)))
+            self._stream.close()
+        finally:
+            if True in held:
+                self._lock.release()
 
     def shutdown(self) -> None:
         """End the stream without waiting: for finalizers. The reader gives the descriptors back."""
@@ -329,7 +333,7 @@ class Connection:
         finally:
             self.fail(error)
             if self._dropped:
-                self._stream.close()
+                self._give_back(_PATIENCE / 2)
 
     def _finish_all(self) -> None:
         # Finished first, then forgotten: Ctrl-C between the two leaves the rest to the reader, which comes here too.

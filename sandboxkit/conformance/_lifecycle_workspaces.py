@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,8 +44,9 @@ class Workspaces(Suite):
         folder.mkdir()
         if self.info.rootless and os.geteuid() == 0:
             owner = os.stat(self.info.url.removeprefix("unix://"))
-            for each in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-                each.chmod(0o755)
+            for each in (tmp_path, *tmp_path.parents):
+                if not each.stat().st_mode & stat.S_IXOTH:
+                    each.chmod(0o755)
             os.chown(folder, owner.st_uid, owner.st_gid)
         return folder
 

@@ -249,6 +249,8 @@ class ManagedProcesses(Suite):
         assert process.status == "running"
         process.stop(0)
 
+    # What is interrupted in a finalizer, or between a socket and its owner, Python reports as it drops it.
+    @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
     def test_ctrl_c_at_any_moment_leaves_calls_usable_and_no_stray_process(self, session: Session) -> None:
         """Thirty interrupts within starting, writing, reading and stopping one."""
         dice = random.Random(7)
@@ -277,7 +279,7 @@ class ManagedProcesses(Suite):
             assert process.name == "stray"
             process.stop(0)
 
-    def test_a_forked_child_gets_a_clear_error(self, session: Session) -> None:
+    def test_a_forked_childs_call_for_a_process_is_a_clear_error(self, session: Session) -> None:
         """And what it drops is still its parent's."""
         process = start(session, "read x; echo $x", stdin=True)
         stream = process.follow()

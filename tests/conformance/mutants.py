@@ -310,7 +310,7 @@ def the_hosts_environment_leaks(patch: pytest.MonkeyPatch) -> None:
     "test_a_folder_outside_the_workspace_is_a_path_error[..]", "test_a_missing_folder_is_a_path_error_and_nothing_ran"
 )
 def a_bad_folder_is_replaced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AgentSession, "_cwd", lambda self, cwd: ".")
+    patch.setattr("sandboxkit._session.checked_cwd", lambda cwd, workspace: ".")
 
 
 @noticed_by(

@@ -12,6 +12,7 @@
  *   reap.c       children that ended                 beneath.c     the working folder, resolved beneath the workspace
  *   tree.c       /proc walks and signals             terminal.c    pseudo-terminals
  *   wire.c request.c text.c   pure helpers
+ *   memory.c     memcpy and its like, fast
  *   applet*.c    functions in the place of programs: see applet.h
  *   process.c    managed processes                call.c        the host's requests about them
  *   journal.c    their logs
@@ -307,6 +308,8 @@ void shortcut_take(struct agent *agent);
 void shortcut_withdraw(struct agent *agent);
 void shortcut_forget(struct agent *agent);
 void shortcut_hear_engine(struct agent *agent);
+
+/* memory.c: memcpy(), memmove() and memset() of <string.h> */
 
 /* hello.c */
 size_t hello_write(struct agent *agent, unsigned char *at, size_t size);

@@ -10,6 +10,7 @@
 
 #define READ_LEAST 4096u    /* do not read less for want of room: wait for a flush */
 #define GRANT_LEAST 65536u
+#define FRAMES_A_TURN 3u    /* each write to the host wakes it: rather fewer and larger ones */
 #define KEPT 65536u         /* of a buffer; what more of it was used is given back */
 #define ERROR_TEXT_MAX 96u
 
@@ -193,19 +194,19 @@ void tunnel_act(struct agent *agent, struct tunnel *tunnel, const struct frame *
     }
 }
 
-/* Moves up to one DATA frame to the output buffer. */
-static void forward(struct agent *agent, struct tunnel *tunnel) {
+/* Moves up to one DATA frame to the output buffer. True when that was full: there may be more. */
+static bool forward(struct agent *agent, struct tunnel *tunnel) {
     struct output *output = &agent->output;
     size_t want = tunnel->credit < DATA_MAX ? tunnel->credit : DATA_MAX;
     size_t room = output_room(output);
     if (want == 0 || room < READ_LEAST + FRAME_HEADER)
-        return;
+        return false;
     if (want > room - FRAME_HEADER)
         want = room - FRAME_HEADER;
     unsigned char *frame = output_tail(output);
     ssize_t got = read(tunnel->fd, frame + FRAME_HEADER, want);
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
-        return;
+        return false;
     if (got < 0) {
         tunnel_end(tunnel, errno);
     } else if (got == 0) {
@@ -217,6 +218,7 @@ static void forward(struct agent *agent, struct tunnel *tunnel) {
         output_add(output, FRAME_HEADER + (size_t)got);
         tunnel->credit -= (uint32_t)got;
     }
+    return got == (ssize_t)DATA_MAX;
 }
 
 static bool may_read(struct agent *agent, const struct tunnel *tunnel) {
@@ -244,8 +246,10 @@ void tunnel_serve(struct agent *agent, struct tunnel *tunnel, short events) {
         tunnel_accept(agent, tunnel);
     if (tunnel->state == TUNNEL_OPEN && tunnel->length > 0 && (events & ~POLLIN) != 0)
         tunnel_drain(agent, tunnel);
-    if (tunnel->state == TUNNEL_OPEN && (events & ~POLLOUT) != 0 && may_read(agent, tunnel))
-        forward(agent, tunnel);
+    if (tunnel->state != TUNNEL_OPEN || (events & ~POLLOUT) == 0)
+        return;
+    for (unsigned i = 0; i < FRAMES_A_TURN && may_read(agent, tunnel) && forward(agent, tunnel); i++)
+        ;
 }
 
 static bool add_frame(struct agent *agent, uint32_t channel, uint8_t type, const unsigned char *payload, size_t size) {

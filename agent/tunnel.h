@@ -18,7 +18,7 @@
 #define ACCEPTED_MAX 224u      /* of them connections from inside, so that those cannot keep the host from opening any */
 #define ACCEPTED_WAITING 64u   /* of those, ones that the host has not taken yet */
 #define ACCEPTED_FIRST 0x80000000u
-#define TUNNEL_INPUT 262144u   /* PROTOCOL.md 9.3: the host's first credit, so the most that can wait for a reader */
+#define TUNNEL_INPUT 524288u   /* PROTOCOL.md 9.3: the host's first credit, so the most that can wait for a reader */
 
 enum tunnel_state {
     TUNNEL_FREE,

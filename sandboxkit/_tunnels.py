@@ -33,7 +33,7 @@ __all__ = ["WINDOW", "Address", "Closed", "Companion", "End", "ListenerSink", "T
 WINDOW: Final = 1024 * 1024
 """Credit that the agent gets for each tunnel: the most that may wait here for one that does not read."""
 
-INPUT_WINDOW: Final = 262_144  # §9.3: credit for what the host sends
+INPUT_WINDOW: Final = 524_288  # §9.3: credit for what the host sends
 MAX_ACCEPTED: Final = 224  # §9.4: connections from inside that may be open at once
 FIRST_ACCEPTED: Final = 0x8000_0000
 

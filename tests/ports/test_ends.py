@@ -68,23 +68,27 @@ def test_a_child_that_lives_on_keeps_no_connection_open(session: AgentSession, s
     with dial(forward.port) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
-        reading, writing = os.pipe()
+        (reading, writing), (hearing, telling) = os.pipe(), os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             os.close(writing)
             client.close()
+            os.write(telling, b"up")
             os.read(reading, 1)
             os._exit(0)
         os.close(reading)
+        os.close(telling)
         try:
+            assert os.read(hearing, 2) == b"up"  # it has let go of its copies
             forward.close()
             assert is_over(client)
             with pytest.raises(ConnectionRefusedError):
                 dial(forward.port)
         finally:
             os.close(writing)
+            os.close(hearing)
             os.waitpid(pid, 0)
 
 

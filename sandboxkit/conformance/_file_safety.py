@@ -79,7 +79,7 @@ class Outside(Suite):
 
     @pytest.mark.parametrize("kind", ["file", "folder"])
     def test_a_swapped_link_never_leads_outside(self, python_session: Session, kind: str) -> None:
-        """Issue 5: swapped as fast as the sandbox can while reads and writes run."""
+        """Swapped as fast as the sandbox can while reads and writes run."""
         session, folder = python_session, fresh("race")
         swapper = """
 import os, sys

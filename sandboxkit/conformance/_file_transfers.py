@@ -50,7 +50,7 @@ class Pages(Suite):
             assert (line, offset) == (content.count("\n") + 1, len(content.encode()))
 
     def test_a_single_line_of_50_mb_is_read_to_its_end(self, session: Session) -> None:
-        """Issue 5; it is larger than `max_file_bytes`, but only pages move."""
+        """It is larger than `max_file_bytes`, but only pages move."""
         path = fresh()
         sh(session, 'head -c 50000000 /dev/zero | tr "\\0" x >"$1"; printf "\\nend\\n" >>"$1"', path).check()
         total, line, offset, pages = 0, 1, 0, 0

@@ -43,7 +43,7 @@ class FileContents(Suite):
         assert session.files.stat(path).size == size
 
     def test_64_mib_go_in_and_out(self) -> None:
-        """Issue 5: a 64 MiB file, one byte more is refused."""
+        """A 64 MiB file, one byte more is refused."""
         with self.create(limits=self.limits(max_file_bytes=64 * MIB, timeout=120)) as session:
             data = bytes(range(256)) * (MIB // 4)
             session.files.write("big", data)
@@ -158,7 +158,7 @@ class FileContents(Suite):
                     pytest.fail("never refused")
 
     def test_edit_replaces_exact_text_and_refuses_another_count(self, session: Session) -> None:
-        """Issue 5: atomically; else the file is as it was."""
+        """Atomically; else the file is as it was."""
         path = fresh()
         session.files.write_text(path, "one two two\n")
         session.files.edit(path, "one", "1")

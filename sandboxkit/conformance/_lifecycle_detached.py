@@ -100,7 +100,7 @@ class Detached(Lasting):
 
     @needs(Feature.DETACHED)
     def test_it_lives_on_when_its_creator_is_killed(self) -> None:
-        """Issue 5: files and background processes are there for whoever attaches."""
+        """Files and background processes are there for whoever attaches."""
         path = fresh()
 
         def body(tell: Callable[[str], None], backend: Any) -> None:
@@ -164,7 +164,7 @@ class Detached(Lasting):
 
     @needs(Feature.DETACHED)
     def test_a_second_attach_is_refused_while_the_first_lives(self) -> None:
-        """Issue 5: a clear error; the first is not disturbed."""
+        """A clear error; the first is not disturbed."""
         with self.lasting(detached=True) as session:
             running = Background(lambda: sh(session, "sleep 1; echo done"))
             for _ in range(3):
@@ -308,7 +308,7 @@ class TimeToLive(Lasting):
     @needs(Feature.DETACHED)
     @pytest.mark.parametrize("lifecycle", [Lifecycle(ttl=2), Lifecycle(idle_timeout=1)], ids=["ttl", "idle"])
     def test_a_detached_session_ends_on_time_without_its_host(self, lifecycle: Lifecycle) -> None:
-        """Issue 5: with the host process SIGKILLed it still ends on time, and its volume with it."""
+        """With the host process SIGKILLed it still ends on time, and its volume with it."""
         id = f"timed-{'ttl' if lifecycle.ttl else 'idle'}"
 
         def body(tell: Callable[[str], None], backend: Any) -> None:

@@ -28,7 +28,7 @@ class Hooking(Suite):
         return events, Hooks(on_session_create=hear, on_exec_start=hear, on_exec_end=hear, on_destroy=hear)
 
     def test_every_event_comes_once_and_in_order(self) -> None:
-        """Issue 5: on_session_create, on_exec_start, on_exec_end, on_destroy."""
+        """On_session_create, on_exec_start, on_exec_end, on_destroy."""
         events, hooks = self.heard()
         with self.create(hooks=hooks) as session:
             session.exec("echo", ["four"]).check()
@@ -49,7 +49,7 @@ class Hooking(Suite):
         assert [event.exec_id for event in events[1:7]] == [1, 1, 2, 2, 3, 3]
 
     def test_events_hold_no_payload(self) -> None:
-        """Issue 5: no arguments, no environment, no path, no output."""
+        """No arguments, no environment, no path, no output."""
         events, hooks = self.heard()
         secret = "s3cret-payload"
         with self.create(hooks=hooks, env={"SESSION_ENV": secret}) as session:
@@ -58,7 +58,7 @@ class Hooking(Suite):
         assert not any(secret in repr(attrs.astuple(event)) for event in events)
 
     def test_written_files_are_told_by_their_size(self, tmp_path: Path) -> None:
-        """Issue 5: on_file_write; each write, an edit, an upload as a whole. Reading is no write."""
+        """On_file_write; each write, an edit, an upload as a whole. Reading is no write."""
         events: list[FileWritten] = []
         (tmp_path / "one").write_bytes(bytes(100))
         (tmp_path / "two").write_bytes(bytes(11))
@@ -101,7 +101,7 @@ class Hooking(Suite):
         assert (left.exit_code, left.error, left.streamed) == (None, None, True)
 
     def test_a_hook_that_raises_breaks_nothing_and_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Issue 5: an exception in a hook doesn't break the session."""
+        """An exception in a hook doesn't break the session."""
 
         def broken(event: object) -> None:
             raise ZeroDivisionError

@@ -46,7 +46,7 @@ class Pools(Suite):
         assert warm.seconds < allowed(5)
 
     def test_each_session_is_fresh_and_destroyed_afterwards(self) -> None:
-        """Issue 5: a fresh, never-used session."""
+        """A fresh, never-used session."""
         path, seen = fresh(), []
         with self.pool() as pool:
             for _ in range(3):
@@ -66,7 +66,7 @@ class Pools(Suite):
             assert pool.idle == 2
 
     def test_a_dead_session_is_replaced(self) -> None:
-        """Issue 5: replaces dead ones; none is handed out."""
+        """Replaces dead ones; none is handed out."""
         with self.pool() as pool:
             pool.wait_warm(60)
             (warm,) = pool._state.idle
@@ -144,7 +144,7 @@ class Pools(Suite):
                     waiting.result()
 
     def test_errors_of_the_background_surface(self) -> None:
-        """Issue 5: an image that is missing is told to whoever waits, not logged and retried for ever."""
+        """An image that is missing is told to whoever waits, not logged and retried for ever."""
         sandbox = self.sandbox("shell", network=None)
         sandbox.create_session = _raiser(ImageNotFoundError("there is no such image"))  # type: ignore[method-assign]
         with Pool(sandbox) as pool:

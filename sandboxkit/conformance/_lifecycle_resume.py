@@ -50,7 +50,7 @@ class Resuming(Lasting):
 
     @needs(Feature.RESUME)
     def test_files_and_settings_come_back(self) -> None:
-        """Issue 5: limits and policies are rebuilt from labels, not from memory."""
+        """Limits and policies are rebuilt from labels, not from memory."""
         path = fresh()
         limits = self.limits(timeout=17, max_output_bytes=100, pids=64)
         session = self.lasting(keep=True, limits=limits, env={"NAME": "value"})
@@ -308,7 +308,7 @@ class Snapshotting(Lasting):
 
     @needs(Feature.SNAPSHOTS)
     def test_a_new_session_starts_with_root_filesystem_and_workspace(self, tag: str) -> None:
-        """Issue 5: both; and what the new one changes is its own."""
+        """Both; and what the new one changes is its own."""
         with self.create(env={"SECRET": "s3cret"}) as session:
             sh(
                 session,

@@ -55,7 +55,7 @@ class Workspaces(Suite):
 
     @needs(Feature.VOLUMES)
     def test_files_in_a_volume_are_there_for_the_next_session(self, volume: str) -> None:
-        """Issue 5: `.volume(name, create=True, keep=True)`."""
+        """`.volume(name, create=True, keep=True)`."""
         with self.create(workspace=Workspace.volume(volume)) as session:
             sh(session, "mkdir folder; echo kept >folder/file; chmod 640 folder/file").check()
         with self.create(workspace=Workspace.volume(volume, create=False)) as session:
@@ -92,7 +92,7 @@ class Workspaces(Suite):
 
     @needs(Feature.VOLUMES)
     def test_a_volume_of_a_session_that_could_not_start_is_rolled_back(self) -> None:
-        """Issue 5: a failure rolls back what was made; what was there stays."""
+        """A failure rolls back what was made; what was there stays."""
         name = f"conformance-{uuid.uuid4().hex[:12]}"
         start = self.backend.start
 
@@ -113,7 +113,7 @@ class Workspaces(Suite):
 
     @needs(Feature.VOLUMES)
     def test_a_second_session_on_a_volume_is_refused(self, volume: str) -> None:
-        """Issue 5: one writer a named volume; the first is not disturbed, and once it is gone the next may."""
+        """One writer a named volume; the first is not disturbed, and once it is gone the next may."""
         with self.create(workspace=Workspace.volume(volume)) as session:
             for second in (Workspace.volume(volume), Workspace.volume(volume, shared=True)):
                 with pytest.raises(SessionBusyError, match=session.id) as caught:
@@ -153,7 +153,7 @@ class Workspaces(Suite):
     @needs(Feature.VOLUMES, Feature.USERS)
     @pytest.mark.parametrize("user", [None, "1000:1000", "app", "4321"])
     def test_a_volume_is_writable_for_the_sessions_user(self, volume: str, user: str | None) -> None:
-        """Issue 5: writable by the session's user on every engine, root or not, with a read-only root too."""
+        """Writable by the session's user on every engine, root or not, with a read-only root too."""
         for readonly_rootfs in (False, True):
             security = Security(user=user, readonly_rootfs=readonly_rootfs)
             with self.create(workspace=Workspace.volume(volume), security=security) as session:
@@ -174,7 +174,7 @@ class Workspaces(Suite):
 
     @needs(Feature.BINDS)
     def test_a_folder_of_the_host_is_read_and_written(self, folder: Path) -> None:
-        """Issue 5: `.bind(host_path)`; what is written belongs to the folder's owner."""
+        """`.bind(host_path)`; what is written belongs to the folder's owner."""
         (folder / "given").write_text("from the host\n")
         with self.create(workspace=self.bound(folder)) as session:
             assert read(session, "given") == "from the host\n"
@@ -206,7 +206,7 @@ class Workspaces(Suite):
 
     @needs(Feature.BINDS)
     def test_dangerous_folders_are_refused(self, tmp_path: Path) -> None:
-        """Issue 5: refuses `/`, the engine's socket, home and anything not owned or listed."""
+        """Refuses `/`, the engine's socket, home and anything not owned or listed."""
         home = os.path.expanduser("~")
         link = tmp_path / "link"
         link.symlink_to("/")

@@ -50,7 +50,7 @@ class ManagedProcesses(Suite):
     """Starting, looking, ending."""
 
     def test_a_process_runs_beside_commands_until_it_is_stopped(self, session: Session) -> None:
-        """Issue 6: start, list, get, status, stop."""
+        """Start, list, get, status, stop."""
         before = time.time()
         process = start(session, "echo up; exec sleep 1000", name="sleeper")
         assert process.status == "running"
@@ -116,7 +116,7 @@ class ManagedProcesses(Suite):
             assert (name, folder.rpartition("/")[2]) == ("a value", "place")
 
     def test_only_live_ones_count_against_the_limit(self) -> None:
-        """Issue 6: max_processes."""
+        """Max_processes."""
         with self.sandbox(limits=self.limits(max_processes=2)).create_session() as session:
             for _ in range(3):
                 start(session, "true").wait(60)
@@ -337,7 +337,7 @@ class LastingProcesses(Lasting):
 
     @needs(Feature.DETACHED)
     def test_the_next_host_continues_them(self) -> None:
-        """Issue 5: their state, their logs from a cursor, their input, and a restart with the first one's command."""
+        """Their state, their logs from a cursor, their input, and a restart with the first one's command."""
         session = self.lasting(detached=True, env={"NAME": "value"})
         script = 'echo "$NAME"; while read line; do echo "got $line"; done; exit 4'
         process = start(session, script, stdin=True, name="server")

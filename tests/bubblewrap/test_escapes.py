@@ -1,4 +1,4 @@
-"""From inside, each way out that issue 3 names, and some that it does not. Run as root and as an ordinary user."""
+"""From inside, each way out that one would try first, and some more. Run as root and as an ordinary user."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Hooking(Suite):
         return events, Hooks(on_session_create=hear, on_exec_start=hear, on_exec_end=hear, on_destroy=hear)
 
     def test_every_event_comes_once_and_in_order(self) -> None:
-        """On_session_create, on_exec_start, on_exec_end, on_destroy."""
+        """`on_session_create`, `on_exec_start`, `on_exec_end`, `on_destroy`."""
         events, hooks = self.heard()
         with self.create(hooks=hooks) as session:
             session.exec("echo", ["four"]).check()
@@ -58,7 +58,7 @@ class Hooking(Suite):
         assert not any(secret in repr(attrs.astuple(event)) for event in events)
 
     def test_written_files_are_told_by_their_size(self, tmp_path: Path) -> None:
-        """On_file_write; each write, an edit, an upload as a whole. Reading is no write."""
+        """`on_file_write`; each write, an edit, an upload as a whole. Reading is no write."""
         events: list[FileWritten] = []
         (tmp_path / "one").write_bytes(bytes(100))
         (tmp_path / "two").write_bytes(bytes(11))

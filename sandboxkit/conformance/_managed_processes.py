@@ -116,7 +116,7 @@ class ManagedProcesses(Suite):
             assert (name, folder.rpartition("/")[2]) == ("a value", "place")
 
     def test_only_live_ones_count_against_the_limit(self) -> None:
-        """Max_processes."""
+        """`max_processes`."""
         with self.sandbox(limits=self.limits(max_processes=2)).create_session() as session:
             for _ in range(3):
                 start(session, "true").wait(60)

@@ -2,7 +2,7 @@
 # with sudo; `make quickstart` and `make test` install the rest.
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart venv agent gcc browser engines images format lint types test unit conformance packaging bench bench-check \
+.PHONY: help quickstart venv agent gcc browser kernel engines images format lint types test unit conformance packaging bench bench-check \
 	bench-short clean
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
@@ -56,6 +56,11 @@ gcc:
 browser:
 	@command -v chromium >/dev/null || { $(APT) update && $(APT) install --no-install-recommends chromium; }
 
+# Another kernel, as a process: cgroups of version 2 wherever this runs. Not every distribution has it.
+kernel:
+	@command -v linux.uml >/dev/null || { $(APT) update && $(APT) install --no-install-recommends user-mode-linux; } \
+		|| echo "no User-Mode Linux here: the tests that want it are skipped"
+
 engines:  ## set up Docker, Podman and rootless Podman; write build/engines.json
 	$(PYTHON) tools/engines.py up
 
@@ -74,7 +79,7 @@ types: venv  ## check types with mypy --strict and pyright
 	$(RUN) -m mypy
 	$(RUN) -m pyright
 
-test: venv lint types agent gcc browser engines images  ## everything, as CI does
+test: venv lint types agent gcc browser kernel engines images  ## everything, as CI does
 	$(RUN) -m pytest -n $(PARALLEL) --dist loadgroup
 
 unit: venv agent gcc  ## the tests that need no engine

@@ -7,7 +7,7 @@
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
 PYTHON ?= python3
-# Processes that share the tests: much of what they do is waiting.
+# Processes that share the tests, module by module and suite by suite: much of what they do is waiting.
 PARALLEL ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -80,7 +80,7 @@ types: venv  ## check types with mypy --strict and pyright
 	$(RUN) -m pyright
 
 test: venv lint types agent gcc browser kernel engines images  ## everything, as CI does
-	$(RUN) -m pytest -n $(PARALLEL) --dist loadgroup
+	SANDBOXKIT_TEST_MARGIN=$${SANDBOXKIT_TEST_MARGIN:-4} $(RUN) -m pytest -n $(PARALLEL) --dist loadscope
 
 unit: venv agent gcc  ## the tests that need no engine
 	$(RUN) -m pytest -m 'not engine and not packaging'

@@ -26,24 +26,8 @@ def stage(path: Path) -> int:
     return 2 + LAST.index(layer) if layer in LAST else 1
 
 
-def group(item: pytest.Item) -> str:
-    """What pytest-xdist keeps in one process: a backend's sessions, and what a folder's fixtures make once."""
-    tests = Path(__file__).parent
-    parts = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ()
-    if not parts:
-        return item.path.name
-    if parts[0] != "conformance":
-        return parts[0]
-    suite = item.getparent(pytest.Class)
-    return f"{item.path.name}::{suite.name}" if suite is not None else item.path.name
-
-
-# First, since pytest-xdist reads the groups in this hook of its own.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: stage(item.path))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
 
 
 @pytest.hookimpl(wrapper=True)

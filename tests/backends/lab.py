@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
@@ -177,4 +178,6 @@ def runner_bundle() -> AgentBundle:
         command = ["-m", "ziglang", "cc", "-target", f"{arch}-linux-none", "-nostdlib", "-static", "-Os", "-s"]
         subprocess.run([sys.executable, *command, str(_RUNNER), "-o", str(part)], check=True, timeout=300)
         part.replace(binary)
-    return AgentBundle(build=digest, paths={arch: binary})
+    # Its volume is this process's own: tests that run beside it fill and remove theirs.
+    own = hashlib.sha256(f"{digest} {os.environ.get('PYTEST_XDIST_WORKER', '')}".encode()).hexdigest()[:16]
+    return AgentBundle(build=own, paths={arch: binary})

@@ -38,9 +38,9 @@ is ever skipped. A test that a backend can't pass yet is overridden, with a reas
 
 Around each test stands a leak check: the suite's containers, what `Suite.leftovers` tells of, threads, open files and
 child processes are what they were, and inside the shared session no process is left. Bounds in time are multiplied by
-`SANDBOXKIT_TEST_MARGIN` (2); `SANDBOXKIT_TEST_EXECS` (100) and `SANDBOXKIT_TEST_INTERRUPTS` (150) say how often the
-tests of races try, `SANDBOXKIT_TEST_CYCLES` (20) how many sessions are made in a row and `SANDBOXKIT_TEST_KILLS` (5) how
-many of their processes are killed. The tests need pytest (`pip install 'sandboxkit[test]'`) and nothing of its configuration.
+`SANDBOXKIT_TEST_MARGIN` (2). How much the tests of races and leaks try is told by `SANDBOXKIT_TEST_EXECS` (100),
+`SANDBOXKIT_TEST_INTERRUPTS` (150), `SANDBOXKIT_TEST_CYCLES` (20 sessions in a row) and `SANDBOXKIT_TEST_KILLS` (5
+processes). The tests need pytest (`pip install 'sandboxkit[test]'`) and nothing of its configuration.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ BOUNDS: tuple[Bound, ...] = (
     ),
     Bound(
         "tunnel",
-        "64 MiB through a tunnel, either way: a published port against it",
+        "256 MiB through a tunnel, either way: a published port against it",
         lambda f: min(f.cli(f"port-{way}") / f.ours(f"port-{way}") for way in ("download", "upload")),
         must=0.4,
         aim=0.8,

@@ -32,6 +32,8 @@ SMALLER = {
     "stdout-256MiB": {"size": 64 * MIB},
     "flood": {"size": 128 * MIB},
     "rate-64": {"threads": 64, "each": 10},
+    "port-download": {"size": 64 * MIB},
+    "port-upload": {"size": 64 * MIB},
 }
 
 

@@ -232,11 +232,11 @@ MEASURES: tuple[Measure, ...] = (
             "Ports",
             operation,
             f"port-{operation}",
-            f"{operation} 64 MiB",
-            arguments={"size": 64 * MIB},
+            f"{operation} 256 MiB",
+            arguments={"size": 256 * MIB},
             rounds=5,
             only=PORTS,
-            mib=64,
+            mib=256,
         )
         for operation in ("download", "upload")
     ),

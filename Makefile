@@ -7,8 +7,6 @@
 .NOTPARALLEL:  # the order of a target's prerequisites is the order of its steps
 
 PYTHON ?= python3
-# Processes that share the tests, module by module and suite by suite: much of what they do is waiting.
-PARALLEL ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -80,7 +78,7 @@ types: venv  ## check types with mypy --strict and pyright
 	$(RUN) -m pyright
 
 test: venv lint types agent gcc browser kernel engines images  ## everything, as CI does
-	SANDBOXKIT_TEST_MARGIN=$${SANDBOXKIT_TEST_MARGIN:-4} $(RUN) -m pytest -n $(PARALLEL) --dist loadscope
+	$(RUN) -m pytest
 
 unit: venv agent gcc  ## the tests that need no engine
 	$(RUN) -m pytest -m 'not engine and not packaging'

@@ -148,6 +148,15 @@ def dial(url: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60)
 
 
+def leads_nowhere(url: str) -> bool:
+    """Whether a connection ends at once; the reset may come before `connect` has returned."""
+    try:
+        with dial(url) as sock:
+            return is_over(sock)
+    except ConnectionResetError:
+        return True
+
+
 def is_over(sock: socket.socket) -> bool:
     """Whether it ends, in order or not, with nothing to read before."""
     try:
@@ -215,8 +224,7 @@ class Forwarding(Suite):
         with running(python_session, PAGES, "0") as port:
             pass
         with python_session.ports.forward(int(port)) as url:
-            with dial(url) as sock:
-                assert is_over(sock)
+            assert leads_nowhere(url)
             with running(python_session, PAGES, port):
                 assert fetch(f"{url}/5") == page(5)
 

@@ -49,7 +49,8 @@ def clearing_archive(folder: str) -> bytes:
         archive.addfile(entry)
         entry.type, entry.mode = tarfile.DIRTYPE, 0o755
         archive.addfile(entry)
-    return buffer.getvalue()
+        end = archive.offset
+    return buffer.getvalue()[: end + 2 * tarfile.BLOCKSIZE]  # no padding: see archives.py
 
 
 def _words(value: Any) -> list[str]:

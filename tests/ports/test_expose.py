@@ -12,7 +12,7 @@ import pytest
 from sandboxkit import ConfigError, PortError
 from sandboxkit._session import AgentSession
 
-from .conftest import MIB, Serve, dial, is_over, read_all, wait_until
+from .conftest import MIB, Serve, dial, is_over, leads_nowhere, read_all, wait_until
 from .test_forward import free_port
 
 # In these tests the sandbox's loopback is the host's own: so `as_port` must be another port than the service's.
@@ -53,8 +53,7 @@ def test_much_goes_both_ways(session: AgentSession, serve: Serve) -> None:
 def test_the_service_need_not_run_yet(session: AgentSession, serve: Serve) -> None:
     service, port = free_port(), free_port()
     with session.ports.expose(service, port):
-        with dial(port) as client:
-            assert is_over(client)
+        assert leads_nowhere(port)
         serve(lambda sock: sock.sendall(b"now"), socket.create_server(("127.0.0.1", service)))
         with dial(port) as client:
             assert read_all(client) == b"now"

@@ -19,7 +19,7 @@ import pytest
 from sandboxkit import ConfigError, PortError, SessionDestroyedError
 from sandboxkit._session import AgentSession
 
-from .conftest import MIB, Serve, dial, echo, is_over, read_all, wait_until
+from .conftest import MIB, Serve, dial, echo, is_over, leads_nowhere, read_all, wait_until
 
 
 def free_port() -> int:
@@ -176,8 +176,7 @@ def test_where_nobody_listens_the_connection_ends_and_the_forward_lives(session:
     port = free_port()
     with session.ports.forward(port) as url:
         for _ in range(3):
-            with dial(url) as client:
-                assert is_over(client)
+            assert leads_nowhere(url)
         serve(echo, socket.create_server(("127.0.0.1", port)))
         with dial(url) as client:
             client.sendall(b"now")

@@ -12,7 +12,6 @@
 #define GRANT_LEAST 65536u
 #define FRAMES_A_TURN 3u    /* each write to the host wakes it: rather fewer and larger ones */
 #define KEPT 65536u         /* of a buffer; what more of it was used is given back */
-#define ERROR_TEXT_MAX 96u
 
 void tunnels_open(struct agent *agent) {
     struct tunnels *tunnels = &agent->tunnels;
@@ -252,30 +251,29 @@ void tunnel_serve(struct agent *agent, struct tunnel *tunnel, short events) {
         ;
 }
 
-static bool add_frame(struct agent *agent, uint32_t channel, uint8_t type, const unsigned char *payload, size_t size) {
-    if (output_room(&agent->output) < FRAME_HEADER + size)
+static bool add_number(struct agent *agent, const struct tunnel *tunnel, uint8_t type, uint32_t value) {
+    unsigned char payload[4];
+    if (!reply_room(agent, sizeof payload))
         return false;
-    unsigned char *at = output_tail(&agent->output);
-    at = frame_head(at, (uint32_t)size, channel, type, type == FRAME_EOF);
-    memcpy(at, payload, size);
-    output_add(&agent->output, FRAME_HEADER + size);
+    put_u32(payload, value);
+    reply_frame(agent, tunnel->id, type, 0, payload, sizeof payload);
     return true;
 }
 
-static bool add_numbers(struct agent *agent, const struct tunnel *tunnel, uint8_t type, uint32_t value) {
-    unsigned char payload[4];
-    put_u32(payload, value);
-    return add_frame(agent, tunnel->id, type, payload, sizeof payload);
+static bool add_eof(struct agent *agent, const struct tunnel *tunnel) {
+    if (!reply_room(agent, 0))
+        return false;
+    reply_frame(agent, tunnel->id, FRAME_EOF, 1, "", 0);
+    return true;
 }
 
 static bool add_error(struct agent *agent, const struct tunnel *tunnel) {
-    unsigned char payload[4 + ERROR_TEXT_MAX];
     const char *text = strerror(tunnel->error);
-    size_t length = strnlen(text, ERROR_TEXT_MAX);
     bool scarce = tunnel->error == EMFILE || tunnel->error == ENFILE || tunnel->error == ENOBUFS;
-    put_u16(put_u16(payload, scarce ? ERROR_BUSY : ERROR_ADDRESS), (uint16_t)tunnel->error);
-    memcpy(payload + 4, text, length);
-    return add_frame(agent, tunnel->id, FRAME_ERROR, payload, 4 + length);
+    if (!reply_room(agent, 4 + strlen(text)))
+        return false;
+    reply_error(agent, tunnel->id, scarce ? ERROR_BUSY : ERROR_ADDRESS, (uint16_t)tunnel->error, text);
+    return true;
 }
 
 /* In the order in which the host must hear it. True when its last frame is written. */
@@ -283,24 +281,24 @@ static bool reply(struct agent *agent, struct tunnel *tunnel) {
     if (tunnel->opening) {
         if (tunnel->accepted)
             tunnel->id = agent->tunnels.next_accepted;
-        bool added = tunnel->accepted ? add_numbers(agent, tunnel, FRAME_ACCEPTED, tunnel->listener)
-                                      : add_numbers(agent, tunnel, FRAME_OPENED, tunnel->port);
+        bool added = tunnel->accepted ? add_number(agent, tunnel, FRAME_ACCEPTED, tunnel->listener)
+                                      : add_number(agent, tunnel, FRAME_OPENED, tunnel->port);
         if (!added)
             return false;
         agent->tunnels.next_accepted += tunnel->accepted;
         tunnel->opening = false;
         tunnel->opened = true;
     }
-    if (tunnel->grant && tunnel->opened && add_numbers(agent, tunnel, FRAME_WINDOW, tunnel->owed)) {
+    if (tunnel->grant && tunnel->opened && add_number(agent, tunnel, FRAME_WINDOW, tunnel->owed)) {
         tunnel->outstanding -= tunnel->owed;
         tunnel->owed = 0;
         tunnel->grant = false;
     }
-    if (tunnel->say_eof && add_frame(agent, tunnel->id, FRAME_EOF, (const unsigned char *)"", 0))
+    if (tunnel->say_eof && add_eof(agent, tunnel))
         tunnel->say_eof = false;
     if (tunnel->state != TUNNEL_CLOSING || tunnel->say_eof)
         return false;
-    return tunnel->opened ? add_numbers(agent, tunnel, FRAME_CLOSED, (uint32_t)tunnel->error) : add_error(agent, tunnel);
+    return tunnel->opened ? add_number(agent, tunnel, FRAME_CLOSED, (uint32_t)tunnel->error) : add_error(agent, tunnel);
 }
 
 void tunnels_reply(struct agent *agent) {

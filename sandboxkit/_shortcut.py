@@ -93,7 +93,7 @@ class Shortcut:
         # Two objects for one socket: sending waits, inside the C method (see ByteStream.send); receiving never does.
         # OSError, and then `sock` is closed, when there is no descriptor left.
         try:
-            self._receiver = socket.socket(fileno=os.dup(sock.fileno()))
+            self._receiver = sock.dup()
         except OSError:
             sock.close()
             raise

@@ -11,15 +11,9 @@
 
 #include "../request.h"
 #include "../wire.h"
+#include "fuzz.h"
 
 #define INPUT_MAX 4096u
-
-static void check(int holds, const char *what) {
-    if (!holds) {
-        fprintf(stderr, "does not hold: %s\n", what);
-        abort();
-    }
-}
 
 /* What request_parse promises when it says true. */
 static void check_request(const struct request *request, const unsigned char *payload, size_t size) {
@@ -99,20 +93,6 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size) {
 
 #ifndef LIBFUZZER
 
-static uint64_t state;
-
-/* splitmix64 */
-static uint64_t next(void) {
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static uint32_t below(uint32_t limit) {
-    return (uint32_t)(next() % limit);
-}
-
 static unsigned char *put_string(unsigned char *at, const char *alphabet) {
     for (uint32_t left = below(12); left > 0; left--)
         *at++ = (unsigned char)alphabet[below((uint32_t)strlen(alphabet))];
@@ -181,8 +161,7 @@ static size_t damage(unsigned char *bytes, size_t size) {
 
 int main(int argc, char **argv) {
     static unsigned char bytes[INPUT_MAX];
-    unsigned long rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : 100000;
-    state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    unsigned long rounds = fuzz_begin(argc, argv, 100000);
     for (unsigned long i = 0; i < rounds; i++) {
         size_t size = damage(bytes, make_input(bytes));
         LLVMFuzzerTestOneInput(bytes, size);

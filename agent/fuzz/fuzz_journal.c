@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../journal.h"
+#include "fuzz.h"
 
 #define READERS 4u
 #define MOST 8192u
@@ -16,27 +17,6 @@ struct model {
     unsigned char streams[MOST];
     size_t count;
 };
-
-static uint64_t state;
-
-static void check(int holds, const char *what) {
-    if (!holds) {
-        fprintf(stderr, "does not hold: %s\n", what);
-        abort();
-    }
-}
-
-/* splitmix64 */
-static uint64_t next(void) {
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static size_t below(size_t limit) {
-    return (size_t)(next() % limit);
-}
 
 static void add(struct journal *journal, struct model *model) {
     size_t count = below(below(8) == 0 ? 300 : 12);
@@ -64,7 +44,7 @@ static void read_some(const struct journal *journal, const struct model *model, 
     if (there == 0)
         return;
     check(reader->cursor + there <= journal->last, "not beyond the end");
-    size_t count = 1 + below(there);
+    size_t count = 1 + below((uint32_t)there);
     unsigned char *out = malloc(count);
     check(out != NULL, "memory");
     uint64_t cursor = reader->cursor;
@@ -92,7 +72,7 @@ static void one_log(void) {
             add(&journal, &model);
         struct reader *reader = &readers[below(READERS)];
         if (below(20) == 0)
-            *reader = journal_seek(&journal, below(model.count + 10));
+            *reader = journal_seek(&journal, below((uint32_t)model.count + 10));
         check(reader->cursor <= journal.last, "a reader is never beyond the end");
         if (below(3) == 0)
             read_some(&journal, &model, reader);
@@ -101,8 +81,7 @@ static void one_log(void) {
 }
 
 int main(int argc, char **argv) {
-    unsigned long rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : 10000;
-    state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    unsigned long rounds = fuzz_begin(argc, argv, 10000);
     for (unsigned long i = 0; i < rounds; i++)
         one_log();
     printf("%lu logs\n", rounds);

@@ -9,16 +9,10 @@
 
 #include "../tunnel.h"
 #include "../wire.h"
+#include "fuzz.h"
 
 #define INPUT_MAX 200u
 #define OWN "sandboxkit-agent"
-
-static void check(int holds, const char *what) {
-    if (!holds) {
-        fprintf(stderr, "does not hold: %s\n", what);
-        abort();
-    }
-}
 
 /* What target_parse promises when it says true. */
 static void check_target(const struct target *target, size_t size) {
@@ -65,20 +59,6 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size) {
 
 #ifndef LIBFUZZER
 
-static uint64_t state;
-
-/* splitmix64 */
-static uint64_t next(void) {
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static uint32_t below(uint32_t limit) {
-    return (uint32_t)(next() % limit);
-}
-
 static size_t make_input(unsigned char *bytes) {
     static const char *const names[] = {"/run/socket", "@" OWN, "@" OWN "2", "@name", "/", "@", "relative", ""};
     unsigned char *at = put_u32(bytes, below(20) == 0 ? (uint32_t)next() : below(1u << 20));
@@ -99,8 +79,7 @@ static size_t make_input(unsigned char *bytes) {
 
 int main(int argc, char **argv) {
     static unsigned char bytes[INPUT_MAX];
-    unsigned long rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : 100000;
-    state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    unsigned long rounds = fuzz_begin(argc, argv, 100000);
     for (unsigned long i = 0; i < rounds; i++)
         LLVMFuzzerTestOneInput(bytes, make_input(bytes));
     printf("%lu inputs\n", rounds);

@@ -143,15 +143,16 @@ def fetch(url: str) -> bytes:
         return body
 
 
-def dial(url: str) -> socket.socket:
-    """A plain connection to where the URL leads."""
-    return socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60)
+def dial(where: str | int) -> socket.socket:
+    """A plain connection to where a URL leads, or to a port of this host."""
+    port = where if isinstance(where, int) else int(where.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
-def leads_nowhere(url: str) -> bool:
+def leads_nowhere(where: str | int) -> bool:
     """Whether a connection ends at once; the reset may come before `connect` has returned."""
     try:
-        with dial(url) as sock:
+        with dial(where) as sock:
             return is_over(sock)
     except ConnectionResetError:
         return True

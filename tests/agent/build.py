@@ -30,7 +30,7 @@ def c_files() -> list[Path]:
 def compile_once(name: str, command: Sequence[str], inputs: Sequence[Path]) -> Path:
     """`command` plus the output's name, unless these inputs were compiled by it before. Safe in parallel."""
     digest = hashlib.sha256(repr(command).encode())
-    for path in sorted([*inputs, *SOURCES.glob("*.h")]):
+    for path in sorted([*inputs, *SOURCES.rglob("*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     output = BUILD / f"{name}-{digest.hexdigest()[:16]}"
     if not output.exists():

@@ -6,10 +6,13 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
+
+from sandboxkit_docker import DockerBackend
+from sandboxkit_podman import PodmanBackend
 
 from sandboxkit.backend import Backend, ByteStream, Feature
 from sandboxkit.conformance import Conformance, Suite
@@ -17,6 +20,7 @@ from sandboxkit.conformance import Conformance, Suite
 FILE = Path(__file__).parent.parent.parent / "build/engines.json"
 ADVICE = "run `make engines images`"
 
+BACKENDS: Mapping[str, type[Backend]] = {"docker": DockerBackend, "podman": PodmanBackend}
 IMAGES = {
     "shell": "sandboxkit-test/busybox",
     "python": "sandboxkit-test/python",
@@ -97,17 +101,12 @@ class OnEngine(Suite):
     _volumes: ClassVar[Volumes | None] = None
 
     @classmethod
-    def connect(cls, url: str) -> Backend:
-        """The backend under test."""
-        raise NotImplementedError
-
-    @classmethod
     def make_backend(cls) -> Backend:
         url = address(cls.backend_name, rootless=cls.rootless)
         assert ask(url, "/version") is not None
         if cls._volumes is None:
             cls._volumes = Volumes(url)
-        return _noting(cls.connect(url), cls._volumes)
+        return _noting(BACKENDS[cls.backend_name].connect(url), cls._volumes)
 
     @classmethod
     def leftovers(cls, backend: Backend) -> Collection[str]:

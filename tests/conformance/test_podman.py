@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sandboxkit_podman import PodmanBackend
-
-from sandboxkit.backend import Backend
 
 from .engines import EVERY, Engine
 
@@ -15,10 +12,6 @@ pytestmark = pytest.mark.engine
 class TestPodman(Engine):
     features = EVERY
     backend_name = "podman"
-
-    @classmethod
-    def connect(cls, url: str) -> Backend:
-        return PodmanBackend.connect(url)
 
 
 class TestPodmanRootless(TestPodman):

@@ -6,8 +6,6 @@ import os
 
 import attrs
 import pytest
-from sandboxkit_docker import DockerBackend
-from sandboxkit_podman import PodmanBackend
 
 from sandboxkit import Limits, Sandbox
 from sandboxkit._session import AgentSession
@@ -64,19 +62,11 @@ class TestDockerStream(EngineStream):
     features = EVERY
     backend_name = "docker"
 
-    @classmethod
-    def connect(cls, url: str) -> Backend:
-        return DockerBackend.connect(url)
-
 
 class TestPodmanRootlessStream(EngineStream):
     features = EVERY
     backend_name = "podman"
     rootless = True
-
-    @classmethod
-    def connect(cls, url: str) -> Backend:
-        return PodmanBackend.connect(url)
 
 
 @pytest.mark.parametrize(("backend", "rootless"), [("docker", False), ("podman", False), ("podman", True)])

@@ -120,25 +120,3 @@ def session(backend: LocalBackend) -> Iterator[AgentSession]:
         assert not thread.is_alive(), thread
     assert not made.relay._watches
     assert not made.relay._owners
-
-
-def dial(url_or_port: str | int) -> socket.socket:
-    port = url_or_port if isinstance(url_or_port, int) else int(url_or_port.rpartition(":")[2])
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
-
-
-def leads_nowhere(url_or_port: str | int) -> bool:
-    """Whether a connection ends at once; the reset may come before `connect` has returned."""
-    try:
-        with dial(url_or_port) as sock:
-            return is_over(sock)
-    except ConnectionResetError:
-        return True
-
-
-def is_over(sock: socket.socket) -> bool:
-    """Whether the peer has ended it, in order or by a reset, with nothing more to read."""
-    try:
-        return sock.recv(1) == b""
-    except OSError:
-        return True

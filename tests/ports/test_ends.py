@@ -13,9 +13,10 @@ import pytest
 
 from sandboxkit import SessionDestroyedError
 from sandboxkit._session import AgentSession
+from sandboxkit.conformance._tunnels import dial, is_over
 from tests.core.interrupts import interrupted_at
 
-from .conftest import Serve, dial, is_over, wait_until
+from .conftest import Serve, wait_until
 from .test_forward import free_port
 
 

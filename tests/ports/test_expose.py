@@ -11,8 +11,9 @@ import pytest
 
 from sandboxkit import ConfigError, PortError
 from sandboxkit._session import AgentSession
+from sandboxkit.conformance._tunnels import dial, is_over, leads_nowhere
 
-from .conftest import MIB, Serve, dial, is_over, leads_nowhere, read_all, wait_until
+from .conftest import MIB, Serve, read_all, wait_until
 from .test_forward import free_port
 
 # In these tests the sandbox's loopback is the host's own: so `as_port` must be another port than the service's.

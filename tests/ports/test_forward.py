@@ -18,8 +18,9 @@ import pytest
 
 from sandboxkit import ConfigError, PortError, SessionDestroyedError
 from sandboxkit._session import AgentSession
+from sandboxkit.conformance._tunnels import dial, is_over, leads_nowhere
 
-from .conftest import MIB, Serve, dial, echo, is_over, leads_nowhere, read_all, wait_until
+from .conftest import MIB, Serve, echo, read_all, wait_until
 
 
 def free_port() -> int:

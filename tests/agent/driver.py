@@ -226,6 +226,12 @@ class Agent:
         self._write()
         self._read()
 
+    def flush(self, timeout: float = DEADLINE) -> None:
+        """Returns when all that was sent is in the stream: before a test waits for anything but the agent's frames."""
+        deadline = time.monotonic() + timeout
+        while self._unsent:
+            self.pump(deadline)
+
     def describe(self) -> str:
         waiting = [
             f"{command.channel}: {command.total} bytes, {command.granted} granted, {command.credit} credit"

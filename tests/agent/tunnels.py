@@ -76,10 +76,10 @@ class Tunnels:
 
     def kill(self, tunnel: Tunnel) -> None:
         tunnel.taken = True
-        self.agent.send_raw(encode(tunnel.channel, KILL, struct.pack("<I", 0)))
+        self._send_all(encode(tunnel.channel, KILL, struct.pack("<I", 0)))
 
     def eof(self, tunnel: Tunnel) -> None:
-        self.agent.send_raw(encode(tunnel.channel, EOF))
+        self._send_all(encode(tunnel.channel, EOF))
 
     def send(self, tunnel: Tunnel, data: bytes, timeout: float = DEADLINE) -> None:
         """All of it, as the credit allows; stops when the tunnel ends."""
@@ -93,6 +93,12 @@ class Tunnels:
             tunnel.credit -= size
             self.agent.send_raw(encode(tunnel.channel, DATA, bytes(view[:size])))
             view = view[size:]
+        self._send_all(b"")
+
+    def _send_all(self, frame: bytes) -> None:
+        """What comes next in a test may be a wait for the other end of a tunnel, which sends nothing on."""
+        self.agent.send_raw(frame)
+        self.agent.flush()
 
     def available(self) -> bool:
         """Acts on one frame that is here, if any."""

@@ -303,7 +303,7 @@ void reply_error(struct agent *agent, uint32_t channel, uint16_t code, uint16_t 
 /* shortcut.c */
 void shortcut_open(struct agent *agent);
 void shortcut_offer(struct agent *agent);
-size_t shortcut_write(struct agent *agent, unsigned char *at);
+void shortcut_write(struct agent *agent, unsigned char *at); /* OFFER_SIZE bytes */
 void shortcut_take(struct agent *agent);
 void shortcut_withdraw(struct agent *agent);
 void shortcut_forget(struct agent *agent);
@@ -328,6 +328,7 @@ struct channel *table_find(struct agent *agent, uint32_t id);
 struct channel *table_find_supervisor(struct agent *agent, pid_t pid);
 void channel_close_descriptors(struct agent *agent, struct channel *channel);
 void fd_close(int *fd);
+void note_highest(struct agent *agent, int fd); /* children close all up to there */
 
 /* exec.c */
 void exec_open(struct agent *agent, uint32_t id, unsigned char *payload, size_t size);
@@ -350,6 +351,9 @@ void spare_drop(struct agent *agent, bool scarce);
 _Noreturn void supervisor_run(struct agent *agent, struct channel *channel, int control);
 _Noreturn void command_run(const struct agent *agent, const struct channel *channel, bool tty);
 
+#define LAUNCH_PREFIX "sandboxkit: "
+#define LAUNCH_NOT_FOUND 127
+
 /* launch.c: execve with a PATH search. Returns the exit code, 126 or 127, after one line on descriptor 2. */
 int launch(char **argv, char **envp);
 
@@ -368,7 +372,7 @@ int beneath_open(int root, const char *path);
 /* streams.c */
 void stream_close(struct agent *agent, struct stream *stream);
 bool stream_forward(struct agent *agent, struct channel *channel, unsigned number);
-void stream_drop(struct agent *agent, struct stream *stream);
+size_t stream_read(struct agent *agent, struct stream *stream, size_t most);
 void streams_measure(struct channel *channel);
 void feed_data(struct channel *channel, const unsigned char *bytes, uint32_t count);
 void feed_ignore(struct channel *channel, uint32_t count);

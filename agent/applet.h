@@ -48,8 +48,7 @@ struct tree_visitor {
     uint32_t skipped;
 };
 
-/* applet.c */
-/* `envp` is what `environ` is for an applet. */
+/* applet.c. `envp` is what `environ` is for an applet. */
 _Noreturn void applet_run(char **argv, char **envp);
 _Noreturn void applet_fail(int error, const char *text);
 uint64_t applet_number(const char *digits);
@@ -93,6 +92,8 @@ int place_make_parents(const char *path);
 int place_make_folder(const char *path, mode_t mode, bool exist_ok);
 /* A link's target as a string; empty when it cannot be read. */
 void link_target(int folder, const char *name, char target[PATH_MAX]);
+/* The link in /proc that leads to what `fd` is. */
+void fd_link(int fd, char out[64]);
 
 /* applet_write.c */
 int draft_open(int folder, const char *token, struct draft *out);

@@ -187,3 +187,9 @@ int place_make_parents(const char *path) {
     }
     return 0;
 }
+
+void fd_link(int fd, char out[64]) {
+    struct text text = text_over(out, 64);
+    text_add(&text, "/proc/self/fd/");
+    text_add_u64(&text, (uint64_t)fd);
+}

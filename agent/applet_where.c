@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "agent.h"
-#include "text.h"
 #include "wire.h"
 
 /*
@@ -20,12 +19,9 @@
 
 /* The path of what `fd` is, without links. False when it has none: it was removed, or lies outside the root. */
 static bool real_path(int fd, char out[PATH_MAX]) {
-    char link[32];
-    struct text text = text_over(link, sizeof link);
-    text_add(&text, "/proc/self/fd/");
-    text_add_u64(&text, (uint64_t)fd);
-    ssize_t length = readlink(link, out, PATH_MAX - 1);
-    out[length > 0 ? length : 0] = '\0';
+    char link[64];
+    fd_link(fd, link);
+    link_target(AT_FDCWD, link, out);
     return *out == '/';
 }
 
@@ -38,10 +34,8 @@ static const char *below(const char *path, const char *base) {
 }
 
 static bool may_run(int fd, struct stat *status) {
-    char link[32];
-    struct text text = text_over(link, sizeof link);
-    text_add(&text, "/proc/self/fd/");
-    text_add_u64(&text, (uint64_t)fd);
+    char link[64];
+    fd_link(fd, link);
     return fstat(fd, status) == 0 && S_ISREG(status->st_mode) && faccessat(AT_FDCWD, link, X_OK, AT_EACCESS) == 0;
 }
 

@@ -9,8 +9,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "text.h"
-
 /*
  * write PATH FLAGS MODE|- LENGTH MOST TOKEN [DEV INO SIZE MTIME CTIME]: LENGTH bytes of standard input and its end
  * become the file, in one step; the end record says that they have. Until then they are in a file without a name, which goes with this process however it
@@ -35,18 +33,12 @@ struct writing {
     struct stat status;
 };
 
-static void own_link(const struct draft *draft, char out[64]) {
-    struct text text = text_over(out, 64);
-    text_add(&text, "/proc/self/fd/");
-    text_add_u64(&text, (uint64_t)draft->fd);
-}
-
 int draft_open(int folder, const char *token, struct draft *out) {
     char link[64];
     out->named = false;
     out->fd = openat(folder, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
     if (out->fd >= 0) {
-        own_link(out, link);
+        fd_link(out->fd, link);
         if (access(link, F_OK) == 0) /* without /proc it could never get a name */
             return 0;
         close(out->fd);
@@ -69,7 +61,7 @@ void draft_drop(const struct draft *draft, int folder, const char *token) {
 int draft_commit(struct draft *draft, const struct place *place, const char *token, bool exclusive) {
     char link[64];
     int error = 0;
-    own_link(draft, link);
+    fd_link(draft->fd, link);
     if (!draft->named && linkat(AT_FDCWD, link, place->folder, place->name, AT_SYMLINK_FOLLOW) == 0) {
         close(draft->fd);
         return 0;

@@ -11,27 +11,24 @@
 #define ANSWER_MAX (PROCESSES * RECORD_SIZE)
 #define REASON_MAX 480u
 
-static struct call *call_find(const struct agent *agent, uint32_t number) {
-    const struct processes *processes = &agent->processes;
+struct call *call_find(struct agent *agent, uint32_t number) {
+    struct processes *processes = &agent->processes;
     for (unsigned i = 0; i < processes->call_count; i++)
         if (processes->calls[i].channel == number)
-            return (struct call *)&processes->calls[i];
+            return &processes->calls[i];
     return NULL;
 }
 
-bool call_is_open(const struct agent *agent, uint32_t number) {
-    return call_find(agent, number) != NULL;
-}
-
-bool call_add(struct agent *agent, uint32_t number, enum call_kind kind, struct process *process) {
+/* NULL after a refusal. */
+struct call *call_add(struct agent *agent, uint32_t number, enum call_kind kind, struct process *process) {
     struct processes *processes = &agent->processes;
     if (processes->call_count == CALLS) {
         reply_refuse(agent, number, ERROR_BUSY, 0, "Too many requests wait for an answer.");
-        return false;
+        return NULL;
     }
     struct call *call = &processes->calls[processes->call_count++];
     *call = (struct call){.channel = number, .kind = (uint8_t)kind, .process = process, .told = UINT64_MAX};
-    return true;
+    return call;
 }
 
 /* Where a view begins and ends. */
@@ -55,9 +52,9 @@ static void view_place(struct call *call, uint64_t cursor, uint64_t length) {
 }
 
 static void open_view(struct agent *agent, uint32_t number, const unsigned char *payload, struct process *process) {
-    if (!call_add(agent, number, CALL_VIEW, process))
+    struct call *call = call_add(agent, number, CALL_VIEW, process);
+    if (call == NULL)
         return;
-    struct call *call = call_find(agent, number);
     call->flags = (uint8_t)(get_u32(payload + 4) & 0xffu);
     call->credit = get_u32(payload + 8);
     view_place(call, get_u64(payload + 16), get_u64(payload + 24));
@@ -83,7 +80,7 @@ static void open_input(struct agent *agent, const struct frame *frame, const uns
         reply_refuse(agent, frame->channel, ERROR_BUSY, 0, "The process has not taken its last input yet.");
         return;
     }
-    if (!call_add(agent, frame->channel, CALL_INPUT, process))
+    if (call_add(agent, frame->channel, CALL_INPUT, process) == NULL)
         return;
     feed_data(channel, payload + 8, frame->length - 8);
     if ((get_u32(payload + 4) & 1u) != 0)
@@ -122,7 +119,7 @@ void call_open(struct agent *agent, const struct frame *frame, const unsigned ch
         open_input(agent, frame, payload, process);
         return;
     case FRAME_STOP:
-        if (call_add(agent, frame->channel, CALL_STOP, process) && process->channel != NULL)
+        if (call_add(agent, frame->channel, CALL_STOP, process) != NULL && process->channel != NULL)
             end_begin(agent, process->channel, REASON_KILL, get_u32(payload + 4));
         return;
     default:
@@ -237,9 +234,9 @@ static bool is_over(const struct call *call) {
     return all_told && (call->reader.cursor >= call->until || at_end);
 }
 
-/* The line that the launcher wrote, without its "sandboxkit: " and its end. */
+/* The line that the launcher wrote, without its prefix and its end. */
 static void fail_with_log(struct agent *agent, const struct call *call) {
-    static const char prefix[] = "sandboxkit: ";
+    static const char prefix[] = LAUNCH_PREFIX;
     const struct process *process = call->process;
     char text[REASON_MAX + 1];
     uint8_t stream;
@@ -263,7 +260,7 @@ static void fail(struct agent *agent, const struct call *call) {
         reply_error(agent, call->channel, process->error_code, process->error_errno, process->error_text);
 }
 
-/* All of the input was taken, or the process will take no more. */
+/* The process will take no more of it. */
 static bool input_failed(const struct call *call) {
     const struct channel *channel = call->process->channel;
     return channel == NULL || call->process->ended || (channel->feed.fd < 0 && !channel->feed.ended);

@@ -54,8 +54,7 @@ bool detached_open(struct agent *agent) {
            listen(detached->listener, 8) == 0;
 }
 
-/* Descriptors 0 and 1 are always open, on the host or on nothing. */
-static void put_host(int fd) {
+void detached_put_host(int fd) {
     int host = fd >= 0 ? fd : open("/dev/null", O_RDWR | O_CLOEXEC);
     if (host < 0 || dup3(host, FD_INPUT, O_CLOEXEC) < 0 || dup3(host, FD_OUTPUT, O_CLOEXEC) < 0)
         complain("the host's descriptors", strerror(errno));
@@ -82,7 +81,7 @@ void detached_host_gone(struct agent *agent) {
     if (!agent->detached.on)
         session_end(agent, 0);
     agent->detached.attached = false;
-    put_host(-1);
+    detached_put_host(-1);
     forget_host(agent);
     tunnels_drop(agent);
     /* Its commands were its own: nobody else can hear of their ends. What they left in the background lives on. */
@@ -187,7 +186,7 @@ static void hear_greeting(struct agent *agent) {
 static void adopt(struct agent *agent) {
     struct detached *detached = &agent->detached;
     forget_host(agent);
-    put_host(detached->waiting);
+    detached_put_host(detached->waiting);
     detached->waiting = -1;
     detached->got = 0;
     memset(detached->greeting, 0, sizeof detached->greeting);
@@ -243,7 +242,7 @@ void lifetime_configure(struct agent *agent, const char *settings, size_t size) 
 
 void lifetime_check(struct agent *agent, int64_t now) {
     struct detached *detached = &agent->detached;
-    if (detached->active || agent->open_count > 0 || processes_run(agent))
+    if (detached->idle_us > 0 && (detached->active || agent->open_count > 0 || processes_run(agent)))
         detached->active_us = now;
     detached->active = false;
     if (now >= detached->ends_us) {

@@ -44,6 +44,9 @@ bool detached_open(struct agent *agent);
 /* The host is gone: the end of a session that is owned. A detached one ends what the host had running, and waits. */
 void detached_host_gone(struct agent *agent);
 
+/* Moves `fd` to descriptors 0 and 1, which are always open: on the host, or with -1 on nothing. */
+void detached_put_host(int fd);
+
 /* What to poll for; -1 for nothing. */
 int detached_listener(const struct agent *agent);
 int detached_waiting(const struct agent *agent);

@@ -35,7 +35,7 @@ static void open_number(struct agent *agent, uint32_t channel) {
 static void act_on_unknown(struct agent *agent, const struct frame *frame) {
     if (frame->channel != 0) {
         if (table_find(agent, frame->channel) != NULL || tunnel_find(agent, frame->channel) != NULL ||
-            call_is_open(agent, frame->channel))
+            call_find(agent, frame->channel) != NULL)
             session_broken(agent, "an unknown frame type on an open channel");
         if (frame->channel <= agent->last_channel)
             return;

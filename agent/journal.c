@@ -84,7 +84,6 @@ void journal_add(struct journal *journal, uint8_t stream, const unsigned char *b
     } else {
         evict(journal, HEAD + count);
         journal->newest = journal->tail;
-        record_put(journal, journal->newest, (struct record){.stream = stream});
         journal->tail += HEAD;
     }
     put(journal, journal->tail, bytes, count);

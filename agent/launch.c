@@ -9,14 +9,13 @@
 #include "agent.h"
 
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#define NOT_FOUND 127
 #define NOT_EXECUTABLE 126
 
 /* One of the messages of this file, as its only line. */
 static void say(const char *name, const char *what, const char *which, const char *end) {
     char line[1024];
     struct text text = text_over(line, sizeof line - 1);
-    text_add(&text, "sandboxkit: ");
+    text_add(&text, LAUNCH_PREFIX);
     text_add_name(&text, name);
     text_add(&text, ": ");
     text_add(&text, what);
@@ -100,7 +99,7 @@ static int launch_path(char **argv, char **envp) {
     int error = errno;
     if (is_absence(error) && stat(name, &status) != 0) {
         say(name, "no such file", NULL, "");
-        return NOT_FOUND;
+        return LAUNCH_NOT_FOUND;
     }
     say_not_executable(name, name, error);
     return NOT_EXECUTABLE;
@@ -159,7 +158,7 @@ int launch(char **argv, char **envp) {
     }
     if (found_error == 0) {
         say(name, "command not found in PATH ", path_of(envp), "");
-        return NOT_FOUND;
+        return LAUNCH_NOT_FOUND;
     }
     say_not_executable(name, found, found_error);
     return NOT_EXECUTABLE;

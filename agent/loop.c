@@ -60,6 +60,10 @@ static void watch_tunnels(struct agent *agent, struct polled *polled) {
     }
 }
 
+static int64_t earlier(int64_t one, int64_t other) {
+    return one < other ? one : other;
+}
+
 static int timeout_ms(int64_t next) {
     if (next == NEVER)
         return -1;
@@ -85,14 +89,8 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     for (unsigned i = 0; i < agent->active_count; i++)
         watch_channel(agent, agent->active[i], polled);
     watch_tunnels(agent, polled);
-    int64_t next = end_next(agent);
-    int64_t end = lifetime_next(agent);
-    if (end < next)
-        next = end;
-    if (spawn_next(agent) < next)
-        next = spawn_next(agent);
-    if (tunnels_next(agent) < next)
-        next = tunnels_next(agent);
+    int64_t next = earlier(end_next(agent), lifetime_next(agent));
+    next = earlier(next, earlier(spawn_next(agent), tunnels_next(agent)));
     if (agent->input.stalled && agent->refusal_count < REFUSALS)
         next = 0; /* the answers have gone out: on with the frames behind them */
     if (poll(polled->fds, polled->count, timeout_ms(next)) < 0) {
@@ -114,7 +112,7 @@ static void serve_channel(struct agent *agent, struct channel *channel, const st
         if (happened(polled, stream->poll_at) == 0 || stream->fd < 0)
             continue;
         if (channel->state == CHANNEL_BEHIND)
-            stream_drop(agent, stream);
+            stream_read(agent, stream, SCRATCH_SIZE); /* and dropped */
         else if (channel->process != NULL)
             process_log(agent, channel, i);
         else

@@ -192,8 +192,8 @@ static void *map(size_t size, int kind) {
 }
 
 /* Only what is touched costs anything. The buffers are not for the children: a fork need not copy their pages. */
-static void *map_buffer(size_t size) {
-    void *memory = map(size, MAP_PRIVATE);
+static void *map_buffer(size_t size, int kind) {
+    void *memory = map(size, kind);
     if (madvise(memory, size, MADV_DONTFORK) != 0)
         setup_failed("madvise");
     return memory;
@@ -201,15 +201,13 @@ static void *map_buffer(size_t size) {
 
 static void open_memory(struct agent *agent) {
     agent->slots = map((size_t)TABLE_SIZE * SLOT_SIZE, MAP_SHARED);
-    agent->input.bytes = map_buffer(INPUT_SIZE);
-    agent->output.bytes = map_buffer(OUTPUT_SIZE);
+    agent->input.bytes = map_buffer(INPUT_SIZE, MAP_PRIVATE);
+    agent->output.bytes = map_buffer(OUTPUT_SIZE, MAP_PRIVATE);
     agent->output.fd = FD_OUTPUT;
-    agent->scratch = map_buffer(SCRATCH_SIZE);
-    agent->walked = map_buffer(WALK_MAX * sizeof(pid_t));
+    agent->scratch = map_buffer(SCRATCH_SIZE, MAP_PRIVATE);
+    agent->walked = map_buffer(WALK_MAX * sizeof(pid_t), MAP_PRIVATE);
     /* Shared with nobody; but private memory would count against RLIMIT_DATA before any of it is used. */
-    agent->tunnels.buffers = map((size_t)TUNNELS * TUNNEL_INPUT, MAP_SHARED);
-    if (madvise(agent->tunnels.buffers, (size_t)TUNNELS * TUNNEL_INPUT, MADV_DONTFORK) != 0)
-        setup_failed("madvise");
+    agent->tunnels.buffers = map_buffer((size_t)TUNNELS * TUNNEL_INPUT, MAP_SHARED);
 }
 
 int main(int argc, char **argv) {

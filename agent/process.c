@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,7 +44,7 @@ static bool start_parse(unsigned char *payload, size_t size, struct start *out, 
     return (out->request.flags & ~(uint32_t)EXEC_STDIN) == 0;
 }
 
-bool process_runs(const struct process *process) {
+static bool process_runs(const struct process *process) {
     return process->id != 0 && !process->ended && !process->failed;
 }
 
@@ -189,34 +188,22 @@ void process_prove(struct channel *channel) {
 
 /* What there is, `most` at most, into the log. Returns how much. */
 static size_t log_some(struct agent *agent, struct channel *channel, unsigned number, size_t most) {
-    struct stream *stream = &channel->streams[number];
-    if (stream->fd < 0)
-        return 0;
-    ssize_t got = read(stream->fd, agent->scratch, most < SCRATCH_SIZE ? most : SCRATCH_SIZE);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-        stream_close(agent, stream);
-    if (got <= 0)
-        return 0;
-    journal_add(&channel->process->journal, (uint8_t)(number + 1), agent->scratch, (size_t)got);
-    return (size_t)got;
+    size_t got = stream_read(agent, &channel->streams[number], most);
+    journal_add(&channel->process->journal, (uint8_t)(number + 1), agent->scratch, got);
+    return got;
 }
 
 void process_log(struct agent *agent, struct channel *channel, unsigned number) {
     log_some(agent, channel, number, SCRATCH_SIZE);
 }
 
-/* What is in the pipes at this moment: see streams_measure. */
+/* What is in the pipes at this moment. */
 static void log_rest(struct agent *agent, struct channel *channel) {
+    streams_measure(channel);
     for (unsigned i = 0; i < 2; i++) {
-        int there = 0;
-        if (channel->streams[i].fd < 0 || ioctl(channel->streams[i].fd, FIONREAD, &there) != 0)
-            continue;
-        while (there > 0) {
-            size_t got = log_some(agent, channel, i, (size_t)there);
-            if (got == 0)
-                break;
-            there -= (int)got;
-        }
+        size_t left = channel->streams[i].left;
+        for (size_t got = 1; left > 0 && got > 0; left -= got)
+            got = log_some(agent, channel, i, left);
     }
 }
 
@@ -228,7 +215,7 @@ static void note_end(struct agent *agent, struct channel *channel) {
     process->failed = channel->error_code != ERROR_NONE;
     if (!process->failed && channel->slot->verdict == VERDICT_NOT_RUN && !process->proven) {
         int code = (int)((unsigned)channel->status >> 8 & 0xff);
-        process->error_code = code == 127 ? ERROR_NOT_FOUND : ERROR_NOT_EXECUTABLE;
+        process->error_code = code == LAUNCH_NOT_FOUND ? ERROR_NOT_FOUND : ERROR_NOT_EXECUTABLE;
         process->failed = true;
     }
     if (process->failed)

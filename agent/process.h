@@ -76,7 +76,6 @@ struct processes {
 void process_start(struct agent *agent, uint32_t number, unsigned char *payload, size_t size);
 struct process *process_find(struct agent *agent, uint32_t id);
 void process_free(struct agent *agent, struct process *process);
-bool process_runs(const struct process *process);
 bool processes_run(const struct agent *agent);
 unsigned char *process_put(const struct process *process, unsigned char *at);
 
@@ -86,9 +85,9 @@ void process_log(struct agent *agent, struct channel *channel, unsigned number);
 void process_advance(struct agent *agent, struct channel *channel);
 
 /* call.c */
-bool call_add(struct agent *agent, uint32_t number, enum call_kind kind, struct process *process);
+struct call *call_add(struct agent *agent, uint32_t number, enum call_kind kind, struct process *process);
 void call_open(struct agent *agent, const struct frame *frame, const unsigned char *payload);
-bool call_is_open(const struct agent *agent, uint32_t number);
+struct call *call_find(struct agent *agent, uint32_t number);
 void call_act(struct agent *agent, const struct frame *frame, const unsigned char *payload);
 void calls_disown(struct agent *agent, const struct process *process);
 void calls_forget(struct agent *agent);

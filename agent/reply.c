@@ -51,8 +51,8 @@ void reply_session(struct agent *agent) {
     }
     if (agent->shortcut.offer_pending && reply_room(agent, OFFER_SIZE)) {
         unsigned char offer[OFFER_SIZE];
-        size_t size = shortcut_write(agent, offer);
-        reply_frame(agent, 0, FRAME_OFFER, 0, offer, size);
+        shortcut_write(agent, offer);
+        reply_frame(agent, 0, FRAME_OFFER, 0, offer, sizeof offer);
     }
     while (agent->refusal_count > 0 && reply_room(agent, ERROR_MAX)) {
         const struct refusal *refusal = &agent->refusals[agent->refusal_head];

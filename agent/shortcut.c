@@ -41,8 +41,7 @@ void shortcut_forget(struct agent *agent) {
 /* Keeps the engine's end `fd` under another number as well; nobody may think it ended. */
 static int put_aside(struct agent *agent, int fd) {
     int aside = fcntl(fd, F_DUPFD_CLOEXEC, FD_FIRST_FREE);
-    if (aside > agent->highest_fd)
-        agent->highest_fd = aside;
+    note_highest(agent, aside);
     return aside;
 }
 
@@ -58,8 +57,7 @@ void shortcut_offer(struct agent *agent) {
         return;
     shortcut->ours = ends[0];
     shortcut->theirs = ends[1];
-    if (ends[1] > agent->highest_fd)
-        agent->highest_fd = ends[1];
+    note_highest(agent, ends[1]);
     for (unsigned i = 0; i < 2; i++) /* as much as the kernel lets it be: fewer turns for what is large */
         setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &much, sizeof much);
     /* Now, as the host cannot be told any more that no descriptor is left once it has taken its own. */
@@ -69,14 +67,13 @@ void shortcut_offer(struct agent *agent) {
         shortcut_withdraw(agent);
 }
 
-size_t shortcut_write(struct agent *agent, unsigned char *at) {
+void shortcut_write(struct agent *agent, unsigned char *at) {
     struct stat facts = {0};
     int theirs = agent->shortcut.theirs;
     if (theirs >= 0 && fstat(theirs, &facts) != 0)
         shortcut_withdraw(agent);
     put_u64(put_u32(at, agent->shortcut.theirs < 0 ? NO_DESCRIPTOR : (uint32_t)theirs), facts.st_ino);
     agent->shortcut.offer_pending = false;
-    return OFFER_SIZE;
 }
 
 /*
@@ -87,9 +84,8 @@ void shortcut_take(struct agent *agent) {
     struct shortcut *shortcut = &agent->shortcut;
     if (agent->input.length != 0 || agent->output.tail != agent->output.head)
         session_broken(agent, "frames on the engine's stream after the shortcut was taken");
-    if (dup3(shortcut->ours, FD_INPUT, O_CLOEXEC) < 0 || dup3(shortcut->ours, FD_OUTPUT, O_CLOEXEC) < 0)
-        complain("the shortcut", strerror(errno));
-    fd_close(&shortcut->ours);
+    detached_put_host(shortcut->ours);
+    shortcut->ours = -1;
     fd_close(&shortcut->theirs);
 }
 

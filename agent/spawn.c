@@ -33,11 +33,6 @@ static void ends_close(struct ends *ends) {
     fd_close(&ends->proof);
 }
 
-static void note_highest(struct agent *agent, int fd) {
-    if (fd > agent->highest_fd)
-        agent->highest_fd = fd;
-}
-
 /* One pipe whose agent's end does not block: the other one must, a command expects it. */
 static bool make_pipe(int *agents, int *commands, bool to_command) {
     int ends[2];

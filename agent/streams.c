@@ -68,10 +68,14 @@ bool stream_forward(struct agent *agent, struct channel *channel, unsigned numbe
     return true;
 }
 
-void stream_drop(struct agent *agent, struct stream *stream) {
-    ssize_t got = read(stream->fd, agent->scratch, SCRATCH_SIZE);
+/* What is there now, `most` at most, into the scratch buffer. Returns how much; at its end the stream is closed. */
+size_t stream_read(struct agent *agent, struct stream *stream, size_t most) {
+    if (stream->fd < 0)
+        return 0;
+    ssize_t got = read(stream->fd, agent->scratch, most < SCRATCH_SIZE ? most : SCRATCH_SIZE);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
         stream_close(agent, stream);
+    return got > 0 ? (size_t)got : 0;
 }
 
 /*

@@ -13,6 +13,11 @@ void fd_close(int *fd) {
     *fd = -1;
 }
 
+void note_highest(struct agent *agent, int fd) {
+    if (fd > agent->highest_fd)
+        agent->highest_fd = fd;
+}
+
 void table_open(struct agent *agent) {
     for (unsigned i = 0; i < TABLE_SIZE; i++)
         agent->free_list[i] = (uint16_t)(TABLE_SIZE - 1 - i);

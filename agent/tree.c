@@ -145,17 +145,11 @@ static void add_children_any(const struct agent *agent, struct walk *walk, pid_t
         add_children_by_scan(walk, pid);
 }
 
-static void send_signal(pid_t pid, int signal) {
-    if (signal != 0)
-        kill(pid, signal);
-    if (signal == SIGTERM)
-        kill(pid, SIGCONT); /* a stopped process would not notice */
-}
-
-/* Signals each process before it looks for that process's children: see end.c. */
+/* Kills each process before it looks for that process's children: see end.c. */
 static void descend(const struct agent *agent, struct walk *walk, int signal) {
     for (size_t i = 0; i < walk->count; i++) {
-        send_signal(walk->pids[i], signal);
+        if (signal == SIGKILL)
+            kill(walk->pids[i], SIGKILL);
         add_children_any(agent, walk, walk->pids[i]);
     }
 }
@@ -173,9 +167,11 @@ void tree_open(struct agent *agent) {
 size_t tree_walk(struct agent *agent, pid_t root, int signal) {
     struct walk walk = {.pids = agent->walked};
     add_children_any(agent, &walk, root);
-    descend(agent, &walk, signal == SIGTERM ? 0 : signal);
-    for (size_t i = 0; signal == SIGTERM && i < walk.count; i++)
-        send_signal(walk.pids[i], signal);
+    descend(agent, &walk, signal);
+    for (size_t i = 0; signal == SIGTERM && i < walk.count; i++) {
+        kill(walk.pids[i], SIGTERM);
+        kill(walk.pids[i], SIGCONT); /* a stopped process would not notice */
+    }
     return walk.count;
 }
 

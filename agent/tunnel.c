@@ -324,7 +324,7 @@ int64_t tunnels_next(const struct agent *agent) {
     for (unsigned i = 0; i < tunnels->active_count; i++)
         if (tunnels->active[i]->retry_us < next)
             next = tunnels->active[i]->retry_us;
-    if (tunnels->accept_us > now_us() && tunnels->accept_us < next)
+    if (tunnels->accept_us != 0 && tunnels->accept_us < next && tunnels->accept_us > now_us())
         next = tunnels->accept_us;
     return next;
 }

@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -14,11 +13,6 @@
 static void set_nodelay(int fd) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* a unix socket has none */
-}
-
-static void note_descriptor(struct agent *agent, int fd) {
-    if (fd > agent->highest_fd)
-        agent->highest_fd = fd;
 }
 
 /* -1 with errno. */
@@ -42,6 +36,8 @@ static void connected(struct agent *agent, struct tunnel *tunnel) {
     tunnel_drain(agent, tunnel);
 }
 
+static void not_connected(struct agent *agent, struct tunnel *tunnel, int error);
+
 /* What the address that is tried answers, once it does. */
 static void try_address(struct agent *agent, struct tunnel *tunnel) {
     int family = tunnel->target.port == 0 ? AF_UNIX : tunnel->second ? AF_INET6 : AF_INET;
@@ -49,27 +45,28 @@ static void try_address(struct agent *agent, struct tunnel *tunnel) {
     tunnel->retry_us = NEVER;
     tunnel->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (tunnel->fd < 0) {
-        tunnel_end(tunnel, tunnel->second && tunnel->error != 0 ? tunnel->error : errno);
+        not_connected(agent, tunnel, errno);
         return;
     }
-    note_descriptor(agent, tunnel->fd);
+    note_highest(agent, tunnel->fd);
     set_nodelay(tunnel->fd);
     if (connect_to(tunnel->fd, tunnel) == 0)
         connected(agent, tunnel);
     else if (errno == EAGAIN && now_us() < tunnel->patience_us)
         tunnel->retry_us = now_us() + RETRY_US;
     else if (errno != EINPROGRESS)
-        tunnel_end(tunnel, tunnel->second ? tunnel->error : errno);
+        not_connected(agent, tunnel, errno);
 }
 
 /* Servers listen on 127.0.0.1, on ::1 or on both. When neither answers, the first one's reason counts. */
-static void try_addresses(struct agent *agent, struct tunnel *tunnel) {
-    try_address(agent, tunnel);
-    if (tunnel->state == TUNNEL_CLOSING && tunnel->target.port != 0 && !tunnel->second) {
-        tunnel->state = TUNNEL_CONNECTING;
-        tunnel->second = true;
-        try_address(agent, tunnel);
+static void not_connected(struct agent *agent, struct tunnel *tunnel, int error) {
+    if (tunnel->target.port == 0 || tunnel->second) {
+        tunnel_end(tunnel, tunnel->second ? tunnel->error : error);
+        return;
     }
+    tunnel->error = error;
+    tunnel->second = true;
+    try_address(agent, tunnel);
 }
 
 void tunnel_connecting(struct agent *agent, struct tunnel *tunnel) {
@@ -82,15 +79,10 @@ void tunnel_connecting(struct agent *agent, struct tunnel *tunnel) {
     }
     if (getsockopt(tunnel->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         error = errno;
-    if (error == 0) {
+    if (error == 0)
         connected(agent, tunnel);
-    } else if (tunnel->target.port != 0 && !tunnel->second) {
-        tunnel->error = error;
-        tunnel->second = true;
-        try_address(agent, tunnel);
-    } else {
-        tunnel_end(tunnel, tunnel->second ? tunnel->error : error);
-    }
+    else
+        not_connected(agent, tunnel, error);
 }
 
 static struct tunnel *take_or_refuse(struct agent *agent, uint32_t id) {
@@ -114,7 +106,7 @@ void tunnel_connect(struct agent *agent, uint32_t id, const unsigned char *paylo
     tunnel->target = target;
     tunnel->credit = target.window;
     tunnel->patience_us = now_us() + PATIENCE_US;
-    try_addresses(agent, tunnel);
+    try_address(agent, tunnel);
 }
 
 /* -1 with errno, and nothing open. */
@@ -125,7 +117,7 @@ static int listener(struct agent *agent, uint16_t *port) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    note_descriptor(agent, fd);
+    note_highest(agent, fd);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&at, size) != 0 || listen(fd, BACKLOG) != 0 ||
         getsockname(fd, (struct sockaddr *)&at, &size) != 0) {
@@ -177,7 +169,7 @@ void tunnel_accept(struct agent *agent, const struct tunnel *listener) {
                 tunnels->accept_us = now_us() + SCARCE_US;
             return;
         }
-        note_descriptor(agent, fd);
+        note_highest(agent, fd);
         set_nodelay(fd);
         struct tunnel *tunnel = tunnel_take(agent, 0);
         tunnel->state = TUNNEL_OPEN;

@@ -15,7 +15,7 @@ from . import _schema as schema
 from ._arguments import ArgumentsError
 from ._paths import PathRules
 from ._policies import ReadFilePolicy, WriteFilePolicy
-from ._result import ToolResult, clean, success
+from ._result import ToolResult, clean, line, success
 
 __all__ = ["EditFile", "ListFiles", "ReadFile", "SearchFiles", "WriteFile"]
 
@@ -172,7 +172,7 @@ class ListFiles:
         most = self._policy.max_entries
         listing = self._session.files.list(path, recursive=bool(arguments["recursive"]), limit=most, abort=abort)
         shown = [e for e in listing if self._rules.shows(f"{path}/{e.path}", folder=e.is_directory)]
-        lines, cut = _within(map(_line, shown), self._policy.max_bytes)
+        lines, cut = _within(map(_listed, shown), self._policy.max_bytes)
         entries = [{"path": clean(entry.path), "type": entry.type, "size": entry.size} for entry in shown[: len(lines)]]
         cut = cut or listing.truncated
         note = ["[There is more. List a folder of it, or search.]"] if cut else []
@@ -238,24 +238,24 @@ def _encoded(name: str, text: str, most: int) -> bytes:
 def _within(lines: Iterable[str], most: int) -> tuple[builtins.list[str], bool]:
     # The lines that fit, and whether some do not.
     kept: builtins.list[str] = []
-    for line in lines:
-        most -= len(line.encode()) + 1
+    for one in lines:
+        most -= len(one.encode()) + 1
         if most < 0:
             return kept, True
-        kept.append(line)
+        kept.append(one)
     return kept, False
 
 
-def _line(entry: FileEntry) -> str:
-    # A name may hold a line end: it must not pass for two entries.
-    name = clean(entry.path).replace("\n", "␊").replace("\r", "␍")
+def _listed(entry: FileEntry) -> str:
+    name = line(entry.path)
     if entry.is_directory:
         return f"{name}/"
     if entry.type == "link":
-        return f"{name} -> {clean(entry.target or '').replace(chr(10), '␊')}"
+        return f"{name} -> {line(entry.target or '')}"
     return f"{name} {entry.size}" if entry.is_file else f"{name} ({entry.type})"
 
 
 def _match(match: SearchMatch) -> str:
-    name = clean(match.path).replace("\n", "␊").replace("\r", "␍")
-    return f"{name}:{match.line}: {clean(match.text)}" if match.line else name
+    name = line(match.path)
+    # The CR of a CRLF is of the line's end; another one is in the line.
+    return f"{name}:{match.line}: {line(match.text.removesuffix(chr(13)))}" if match.line else name

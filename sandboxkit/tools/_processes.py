@@ -14,7 +14,7 @@ from . import _schema as schema
 from ._arguments import ArgumentsError
 from ._exec import ARGS, COMMAND, CWD, ENV, passed_command, seconds_within
 from ._policies import ExecPolicy, ProcessPolicy
-from ._result import ToolResult, clean, success
+from ._result import ToolResult, clean, line, success
 
 __all__ = [
     "ListPorts",
@@ -133,7 +133,7 @@ class ListProcesses:
 
     def run(self, arguments: dict[str, Any], abort: Abort | None) -> ToolResult:
         all_facts = [_facts(process) for process in self._owned.list()[-_MAX_ENTRIES:]]
-        lines = [f"{one['process_id']}: {_state(one)}, pid {one['pid']}: {one['command']}" for one in all_facts]
+        lines = [f"{one['process_id']}: {_state(one)}, pid {one['pid']}: {line(one['command'])}" for one in all_facts]
         return success("\n".join(lines or ["[No process was started.]"]), {"processes": all_facts})
 
 
@@ -229,14 +229,10 @@ class ListPorts:
         self._session = session
 
     def run(self, arguments: dict[str, Any], abort: Abort | None) -> ToolResult:
-        found = [
-            {"port": one.port, "address": clean(one.address, 100), "pid": one.pid}
-            for one in self._session.ports.listening()[:_MAX_ENTRIES]
-        ]
-        lines = [
-            f"{one['address']} port {one['port']}" + (f", pid {one['pid']}" if one["pid"] else "") for one in found
-        ]
-        return success("\n".join(lines or ["[Nothing listens.]"]), {"ports": found})
+        found = self._session.ports.listening()[:_MAX_ENTRIES]
+        lines = [f"{line(one.address)} port {one.port}" + (f", pid {one.pid}" if one.pid else "") for one in found]
+        ports = [{"port": one.port, "address": clean(one.address, 100), "pid": one.pid} for one in found]
+        return success("\n".join(lines or ["[Nothing listens.]"]), {"ports": ports})
 
 
 class WaitForPort:

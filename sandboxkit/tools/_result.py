@@ -9,7 +9,7 @@ import attrs
 
 from sandboxkit._output import HeadTail
 
-__all__ = ["ToolResult", "clean", "failure", "success"]
+__all__ = ["ToolResult", "clean", "failure", "line", "success"]
 
 MAX_CONTENT: Final = 4 * 1024 * 1024
 
@@ -21,6 +21,8 @@ _HARMLESS: Final = {
     **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
+# What else ends a line, to a terminal or to `str.splitlines`.
+_LINE_ENDS: Final = {0x0A: 0x240A, 0x0D: 0x240D, 0x2028: 0x2424, 0x2029: 0x2424}
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +47,11 @@ def clean(text: str, limit: int = MAX_CONTENT) -> str:
     kept = HeadTail(limit)
     kept.feed(memoryview(harmless.encode()))
     return kept.render().decode() if kept.truncated else harmless
+
+
+def line(text: str) -> str:
+    """The same on one line, for what is shown inside of one: a file's name can't pass for another line of a result."""
+    return clean(text).translate(_LINE_ENDS)
 
 
 def success(content: str, structured: Mapping[str, Any]) -> ToolResult:

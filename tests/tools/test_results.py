@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sandboxkit import Session
 from sandboxkit.tools import Deny, ExecPolicy, ReadFilePolicy, ToolResult, WriteFilePolicy, create_sandbox_tools
-from sandboxkit.tools._result import clean
+from sandboxkit.tools._result import clean, line
 
 
 @given(st.text(st.characters(), max_size=400), st.integers(16, 300))
@@ -128,13 +128,38 @@ def test_binary_content_is_shown_harmlessly(session: Session) -> None:
     assert "\x1b" not in result.content
 
 
+@given(st.text(st.characters(), max_size=400))
+def test_what_is_shown_inside_a_line_ends_none(text: str) -> None:
+    assert len(line(text).splitlines()) <= 1
+
+
+def test_line_ends_become_pictures() -> None:
+    assert line("a\r\nb\u2028c\u2029d\te") == "a␍␊b␤c␤d\te"
+
+
 def test_names_of_files_can_not_pass_for_lines(session: Session) -> None:
     session.files.write_text("names/a\nb\x1b[2J", "x")
     session.files.write_text("names/bytes\udcff", "x")
+    session.files.write_text("names/c\rd\u2028e", "x")
     tools = create_sandbox_tools(session, ["list_files", "search_files"])
     listed = tools.call("list_files", {"path": "names"})
-    assert listed.content.splitlines() == ["a␊b␛[2J 1", "bytes\ufffd 1"]
-    assert len(tools.call("search_files", {"glob": "*", "path": "names"}).content.splitlines()) == 2
+    assert listed.content.splitlines() == ["a␊b␛[2J 1", "bytes\ufffd 1", "c␍d␤e 1"]
+    found = tools.call("search_files", {"glob": "*", "path": "names"})
+    assert found.content.splitlines() == ["a␊b␛[2J", "bytes\ufffd", "c␍d␤e"]
+
+
+def test_targets_of_links_can_not_pass_for_lines(session: Session) -> None:
+    session.files.mkdir("links")
+    session.exec("ln", ["-s", "nowhere\nforged 1\rforged 2\u2028forged 3", "links/link"]).check()
+    listed = create_sandbox_tools(session).call("list_files", {"path": "links"})
+    assert listed.content.splitlines() == ["link -> nowhere␊forged 1␍forged 2␤forged 3"]
+
+
+def test_what_is_found_in_a_file_can_not_pass_for_another_match(session: Session) -> None:
+    session.files.write("found/f", b"x\rforged:1: x\nx, of CRLF\r\n")
+    found = create_sandbox_tools(session, ["search_files"]).call("search_files", {"regex": "x", "path": "found"})
+    assert found.content.splitlines() == ["f:1: x␍forged:1: x", "f:2: x, of CRLF"]
+    assert [match["text"] for match in found.structured["matches"]] == ["x\rforged:1: x", "x, of CRLF\r"]
 
 
 def test_a_long_listing_is_cut_and_says_so(session: Session) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
+
+import attrs
 
 from sandboxkit import _validate as check
 from sandboxkit.session import Session
@@ -27,11 +29,35 @@ __all__ = ["DEFAULT", "NAMES", "create_sandbox_tools"]
 
 P = TypeVar("P")
 
-NAMES: Final = (
-    *("exec_command", "read_file", "write_file", "edit_file", "list_files", "search_files", "start_process"),
-    *("list_processes", "read_process_logs", "write_process_input", "stop_process", "list_ports", "wait_for_port"),
-)
-DEFAULT: Final = ("exec_command", "read_file", "write_file", "list_files")
+
+@attrs.frozen
+class _Parts:
+    """What the tools of one call are made of."""
+
+    session: Session
+    run: ExecPolicy
+    read: ReadFilePolicy
+    write: WriteFilePolicy
+    owned: Owned
+
+
+_MAKERS: Final[Mapping[str, Callable[[_Parts], ToolDefinition]]] = {
+    ExecCommand.name: lambda of: ExecCommand(of.session, of.run),
+    ReadFile.name: lambda of: ReadFile(of.session, of.read),
+    WriteFile.name: lambda of: WriteFile(of.session, of.write),
+    EditFile.name: lambda of: EditFile(of.session, of.read, of.write),
+    ListFiles.name: lambda of: ListFiles(of.session, of.read),
+    SearchFiles.name: lambda of: SearchFiles(of.session, of.read),
+    StartProcess.name: lambda of: StartProcess(of.session, of.run, of.owned),
+    ListProcesses.name: lambda of: ListProcesses(of.owned),
+    ReadProcessLogs.name: lambda of: ReadProcessLogs(of.owned),
+    WriteProcessInput.name: lambda of: WriteProcessInput(of.owned),
+    StopProcess.name: lambda of: StopProcess(of.owned),
+    ListPorts.name: lambda of: ListPorts(of.session),
+    WaitForPort.name: lambda of: WaitForPort(of.session, of.owned),
+}
+NAMES: Final = tuple(_MAKERS)
+DEFAULT: Final = (ExecCommand.name, ReadFile.name, WriteFile.name, ListFiles.name)
 
 
 def create_sandbox_tools(
@@ -61,25 +87,14 @@ def create_sandbox_tools(
     names = _checked(include)
     if approve is not None and not callable(approve):
         check.fail("approve", approve, "a function that takes the tool's name and its arguments, or None")
-    run, read = _policy("exec", exec, ExecPolicy), _policy("read_file", read_file, ReadFilePolicy)
-    write = _policy("write_file", write_file, WriteFilePolicy)
-    owned = Owned(session, _policy("process", process, ProcessPolicy))
-    makers: dict[str, Callable[[], ToolDefinition]] = {
-        "exec_command": lambda: ExecCommand(session, run),
-        "read_file": lambda: ReadFile(session, read),
-        "write_file": lambda: WriteFile(session, write),
-        "edit_file": lambda: EditFile(session, read, write),
-        "list_files": lambda: ListFiles(session, read),
-        "search_files": lambda: SearchFiles(session, read),
-        "start_process": lambda: StartProcess(session, run, owned),
-        "list_processes": lambda: ListProcesses(owned),
-        "read_process_logs": lambda: ReadProcessLogs(owned),
-        "write_process_input": lambda: WriteProcessInput(owned),
-        "stop_process": lambda: StopProcess(owned),
-        "list_ports": lambda: ListPorts(session),
-        "wait_for_port": lambda: WaitForPort(session, owned),
-    }
-    return Tools([Tool(makers[name](), approve) for name in names])
+    parts = _Parts(
+        session,
+        _policy("exec", exec, ExecPolicy),
+        _policy("read_file", read_file, ReadFilePolicy),
+        _policy("write_file", write_file, WriteFilePolicy),
+        Owned(session, _policy("process", process, ProcessPolicy)),
+    )
+    return Tools([Tool(_MAKERS[name](parts), approve) for name in names])
 
 
 def _checked(include: Sequence[str]) -> tuple[str, ...]:

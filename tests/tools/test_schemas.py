@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -65,6 +67,13 @@ def test_every_argument_and_tool_is_described(tools: Tools, name: str) -> None:
     assert 40 < len(tools[name].description) < 1024
     for part in tools[name].input_schema["properties"].values():
         assert part["description"].endswith((".", ")"))
+
+
+def test_what_is_told_of_the_tools_names_each(tools: Tools) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text("utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(NAMES)
+    told = (create_sandbox_tools.__doc__ or "").partition("`include`: of ")[2].partition("- `approve`")[0]
+    assert re.findall(r"`(\w+)`", told) == list(NAMES)
 
 
 def test_descriptions_coach_the_model(tools: Tools) -> None:

@@ -16,13 +16,11 @@ from sandboxkit._relay import Timer
 from sandboxkit._tunnels import End
 
 from ._policy import Decision, Meter, Target
-from ._upstream import UpstreamHandler
+from ._upstream import FULL, UpstreamHandler
 from .events import EgressEvent
 
-__all__ = ["Client", "Line", "Request", "Stage", "UpstreamLike", "Way"]
+__all__ = ["Asking", "Client", "DialHandler", "Line", "Request", "Stage", "UpstreamLike", "Way"]
 
-_FULL: Final = 262_144
-"""Bytes that may wait for the sandbox before the outside is not read any more."""
 HEAD_TIMEOUT: Final = 20.0
 """Seconds for a request's head, or a SOCKS request, to be whole."""
 IDLE_TIMEOUT: Final = 75.0
@@ -90,6 +88,9 @@ class DialHandler(UpstreamHandler, Protocol):
 class Stage:
     """What a connection is at: its methods are called for what comes from the sandbox. The base takes no notice."""
 
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
     def received(self, data: bytes) -> None:
         """From the sandbox."""
 
@@ -101,6 +102,16 @@ class Stage:
 
     def closed(self) -> None:
         """The sandbox's connection is gone."""
+
+
+class Asking(Stage):
+    """It is not known yet what is asked for: when the sandbox ends it now, it has asked in vain."""
+
+    def received_eof(self) -> None:
+        self._client.cut()
+
+    def closed(self) -> None:
+        self._client.ask(None).tell("failed", self._client.unasked)
 
 
 class Request:
@@ -187,7 +198,7 @@ class Client:
     @property
     def is_full(self) -> bool:
         """Whether the sandbox should first read what it was sent."""
-        return len(self._out) >= _FULL
+        return len(self._out) >= FULL
 
     def become(self, stage: Stage, data: bytes = b"") -> None:
         """The next stage, to which `data` came already."""
@@ -256,7 +267,7 @@ class Client:
         had = bool(self._out)
         while self._out:
             with memoryview(self._out) as view:
-                sent = line.send(view[:_FULL])
+                sent = line.send(view[:FULL])
             if not sent:
                 return
             del self._out[:sent]
@@ -271,7 +282,7 @@ class Client:
         self._over = True
         self.clear_timer()
         line, stage = self._line, self._stage
-        self._stage = Stage()
+        self._stage = Stage(self)
         stage.closed()
         self._out.clear()
         if abruptly and line is not None:
@@ -293,11 +304,8 @@ class Client:
         self._finish(abruptly=False)
 
 
-class _First(Stage):
+class _First(Asking):
     """Nothing came yet: the first byte tells HTTP from SOCKS."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     def received(self, data: bytes) -> None:
         from ._proxies import HttpProxy, SocksProxy
@@ -305,18 +313,12 @@ class _First(Stage):
         stage = SocksProxy(self._client) if data[0] in (4, 5) else HttpProxy(self._client)
         self._client.become(stage, data)
 
-    def received_eof(self) -> None:
-        self._client.cut()
-
-    def closed(self) -> None:
-        self._client.ask(None).tell("failed", self._client.unasked)
-
 
 class _Last(Stage):
     """All was said: what comes is dropped, and the sandbox's end of file is the end."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self._eof = False
 
     def received_eof(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Final
 
 import attrs
@@ -38,14 +39,6 @@ _HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"}
     | {b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
-_REASONS: Final = {
-    400: "Bad Request",
-    403: "Forbidden",
-    431: "Request Header Fields Too Large",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
 
 
 class HttpError(Exception):
@@ -163,7 +156,7 @@ def error_response(status: int, sentence: str, *, body: bool = True) -> bytes:
     """A whole response of the proxy's own, the last on its connection."""
     text = f"{sentence}\n".encode("ascii", "replace")
     head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
         "X-Proxy: sandboxkit\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + (text if body else b"")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import h11
 
-from ._client import HEAD_TIMEOUT, IDLE_TIMEOUT, Client, DialHandler, Request, Stage, UpstreamLike
+from ._client import HEAD_TIMEOUT, IDLE_TIMEOUT, Asking, Client, DialHandler, Request, Stage, UpstreamLike
 from ._http import (
     RESPONSE_HEAD_MAX,
     HttpError,
@@ -20,24 +19,30 @@ from ._http import (
 )
 from ._policy import Target
 from ._socks import Reply, SocksError, SocksParser, reply
+from ._upstream import FULL
 
 __all__ = ["HttpProxy", "SocksProxy"]
 
-_FULL: Final = 262_144
-"""Bytes that may wait for the outside before the sandbox is not read any more."""
 _NO_BYTES_LEFT = "The bytes that Network.allow(max_total_bytes=...) gave this sandbox are used up."
 
 
 class _Outgoing(Stage, DialHandler):
-    """A stage with a connection to the outside: what both of its users have in common."""
+    """A stage with a connection to the outside: what both of its users have in common.
 
-    def __init__(self, client: Client, request: Request, target: Target) -> None:
-        self._client = client
+    `rest` came behind what was asked, and waits until there is where to send it.
+    """
+
+    def __init__(self, client: Client, request: Request, target: Target, rest: bytes) -> None:
+        super().__init__(client)
         self._request = request
         self._target = target
+        self._rest = rest
         self._upstream: UpstreamLike | None = None
+        self._is_up = False
 
-    def _dial(self) -> None:
+    def begin(self) -> None:
+        """Dial."""
+        self._client.become(self)
         decision = self._client.way.decide(self._target)
         if decision.refusal:
             self.denied(decision.refusal, "not on the list")
@@ -73,7 +78,7 @@ class _Outgoing(Stage, DialHandler):
         if granted < len(data):
             self._cut_by_bound()
             return False
-        if upstream.waiting >= _FULL:
+        if upstream.waiting >= FULL:
             self._client.pause()
         return self._upstream is not None
 
@@ -125,18 +130,11 @@ class _Splice(_Outgoing):
         refusal: Callable[[int, Reply, str], bytes],
         rest: bytes,
     ) -> None:
-        super().__init__(client, request, target)
+        super().__init__(client, request, target, rest)
         self._connected = connected
         self._refusal = refusal
-        self._rest = rest
-        self._is_up = False
         self._eof_in = False
         self._eof_out = False
-
-    def begin(self) -> None:
-        """Dial."""
-        self._client.become(self)
-        self._dial()
 
     def _refuse(self, status: int, code: Reply, sentence: str) -> None:
         self._client.part(self._refusal(status, code, sentence))
@@ -195,11 +193,11 @@ class _Splice(_Outgoing):
         self._client.part()
 
 
-class SocksProxy(Stage):
+class SocksProxy(Asking):
     """SOCKS5 until its request is read."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self._parser = SocksParser()
 
     def received(self, data: bytes) -> None:
@@ -218,18 +216,12 @@ class SocksProxy(Stage):
             self._client, request, target, reply(Reply.DONE), lambda _status, code, _why: reply(code), self._parser.rest
         ).begin()
 
-    def received_eof(self) -> None:
-        self._client.cut()
 
-    def closed(self) -> None:
-        self._client.ask(None).tell("failed", self._client.unasked)
-
-
-class HttpProxy(Stage):
+class HttpProxy(Asking):
     """HTTP between two requests: until the next one's head is whole."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self._buffer = bytearray()
 
     def received(self, data: bytes) -> None:
@@ -263,12 +255,9 @@ class HttpProxy(Stage):
         target = Target("https" if found else "http", head.host, port)
         _Exchange(self._client, self._client.ask(target), target, head, headers, rest).begin()
 
-    def received_eof(self) -> None:
-        self._client.cut()
-
     def closed(self) -> None:
         if not self._client.asked or self._buffer:  # else it was kept for another request, and none came
-            self._client.ask(None).tell("failed", self._client.unasked)
+            super().closed()
 
 
 class _Exchange(_Outgoing):
@@ -283,21 +272,14 @@ class _Exchange(_Outgoing):
         credentials: Mapping[str, str],
         rest: bytes,
     ) -> None:
-        super().__init__(client, request, target)
+        super().__init__(client, request, target, rest)
         self._head = head
         self._front = head.connection
         self._back = h11.Connection(h11.CLIENT, max_incomplete_event_size=RESPONSE_HEAD_MAX)
         self._credentials = credentials
-        self._rest = rest
-        self._is_up = False
         self._answered = False
         self._request_ended = False
         self._eof = False
-
-    def begin(self) -> None:
-        """Dial."""
-        self._client.become(self)
-        self._dial()
 
     def _refuse(self, status: int, code: Reply, sentence: str) -> None:
         self._close_upstream(abruptly=True)

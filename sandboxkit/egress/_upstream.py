@@ -12,8 +12,10 @@ from typing import Final, Protocol
 
 from sandboxkit._relay import Relay, Timer, Watch, close_socket
 
-__all__ = ["Upstream", "UpstreamHandler"]
+__all__ = ["FULL", "Upstream", "UpstreamHandler"]
 
+FULL: Final = 262_144
+"""Bytes that may wait for one side before the other is not read any more; as many are offered to it at a time."""
 _PIECE: Final = 65_536
 _TURN: Final = 8  # reads before the next connection has its turn
 _ADDRESSES: Final = 4  # tried
@@ -271,7 +273,7 @@ class Upstream:
         while self._out:
             try:
                 with memoryview(self._out) as view:
-                    sent = self._sock.send(view[:262_144])
+                    sent = self._sock.send(view[:FULL])
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -132,11 +131,10 @@ def mcp(
     """Serve a session's tools to an MCP client over standard input and output; the session ends with the client."""
     from sandboxkit.tools import ExecPolicy, create_sandbox_tools
     from sandboxkit.tools._create import DEFAULT
+    from sandboxkit.tools._extras import need
     from sandboxkit.tools._serve import Wire, serve_stdio
 
-    for name in ("jsonschema", "mcp"):  # before anything is made
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"the package {name} is missing: pip install 'sandboxkit[mcp]'")
+    need("this command", "sandboxkit[mcp]", "jsonschema", "mcp")  # before anything is made
     policy = ExecPolicy(
         allowed_commands=allow_command or None,
         blocked_commands=block_command,

@@ -8,8 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from sandboxkit.errors import ConfigError
-
+from ._extras import need
 from ._schema import Schema, relaxed
 
 __all__ = ["ArgumentsError", "Checker"]
@@ -40,13 +39,9 @@ class Checker:
     """One tool's arguments."""
 
     def __init__(self, tool: str, schema: Schema) -> None:
-        try:
-            from jsonschema import Draft202012Validator
-        except ImportError:
-            raise ConfigError(
-                "create_sandbox_tools needs the package jsonschema: pip install 'sandboxkit[tools]'",
-                details={"field": "sandboxkit[tools]"},
-            ) from None
+        need("create_sandbox_tools", "sandboxkit[tools]", "jsonschema")
+        from jsonschema import Draft202012Validator
+
         self._tool = tool
         self._fields: Mapping[str, Schema] = schema["properties"]
         self._validator = Draft202012Validator(relaxed(schema))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from sandboxkit.errors import ConfigError
-
+from ._extras import need
 from ._schema import relaxed
 
 if TYPE_CHECKING:
@@ -19,13 +18,8 @@ __all__ = ["structured_tools"]
 
 def structured_tools(tools: Iterable[Tool]) -> list[StructuredTool]:
     """See `Tools.langchain`."""
-    try:
-        from langchain_core.tools import StructuredTool, ToolException
-    except ImportError:
-        raise ConfigError(
-            "Tools.langchain needs the package langchain-core: pip install langchain-core",
-            details={"field": "langchain-core"},
-        ) from None
+    need("Tools.langchain", "langchain-core", "langchain_core")
+    from langchain_core.tools import StructuredTool, ToolException
 
     def wrap(tool: Tool) -> StructuredTool:
         def call(**arguments: Any) -> tuple[str, dict[str, Any]]:

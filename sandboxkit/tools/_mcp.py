@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sandboxkit.abort import Abort, AbortSignal
 from sandboxkit.errors import ConfigError, SandboxError
 
+from ._extras import need
 from ._result import ToolResult, failure
 from ._schema import relaxed
 
@@ -20,14 +21,11 @@ __all__ = ["register"]
 
 def register(tools: Tools, server: Server[Any], abort: Abort | None = None) -> None:
     """See `Tools.mcp`; `abort` ends whatever call runs."""
-    try:
-        import anyio
-        import anyio.to_thread
-        from mcp import types
-    except ImportError:
-        raise ConfigError(
-            "Tools.mcp needs the package mcp: pip install 'sandboxkit[mcp]'", details={"field": "sandboxkit[mcp]"}
-        ) from None
+    need("Tools.mcp", "sandboxkit[mcp]", "mcp")
+    import anyio
+    import anyio.to_thread
+    from mcp import types
+
     if not hasattr(server, "add_request_handler"):
         raise ConfigError("server: accepted: an mcp.server.lowlevel.Server of mcp 2", details={"field": "server"})
     described = [

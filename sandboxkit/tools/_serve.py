@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sandboxkit.abort import AbortSignal
-from sandboxkit.errors import ConfigError
 from sandboxkit.session import Session
 from sandboxkit.version import __version__
 
+from ._extras import need
 from ._mcp import register
 
 if TYPE_CHECKING:
@@ -88,14 +88,11 @@ def serve_stdio(session: Session, tools: Tools, wire: Wire) -> int:
 
     Needs mcp. Runs an event loop in the main thread, with handlers for SIGINT and SIGTERM as long.
     """
-    try:
-        import anyio
-        from mcp.server.lowlevel import Server
-        from mcp.server.stdio import stdio_server
-    except ImportError:
-        raise ConfigError(
-            "serve_stdio needs the package mcp: pip install 'sandboxkit[mcp]'", details={"field": "sandboxkit[mcp]"}
-        ) from None
+    need("serve_stdio", "sandboxkit[mcp]", "mcp")
+    import anyio
+    from mcp.server.lowlevel import Server
+    from mcp.server.stdio import stdio_server
+
     came: list[int] = []
 
     async def main() -> None:

@@ -209,16 +209,29 @@ def test_policies_are_checked(session: Session) -> None:
             ExecPolicy(**fields)
 
 
-def test_without_jsonschema_the_extra_is_named() -> None:
+@pytest.mark.parametrize(
+    ("module", "call", "advice"),
+    [
+        (
+            "jsonschema",
+            "tools._arguments.Checker('x', {'properties': {}})",
+            "jsonschema: pip install 'sandboxkit[tools]'",
+        ),
+        ("mcp", "tools.Tools([]).mcp(None)", "mcp: pip install 'sandboxkit[mcp]'"),
+        ("mcp", "tools._serve.serve_stdio(None, None, None)", "mcp: pip install 'sandboxkit[mcp]'"),
+        ("langchain_core", "tools.Tools([]).langchain()", "langchain-core: pip install 'langchain-core'"),
+    ],
+)
+def test_without_a_package_what_to_install_is_named(module: str, call: str, advice: str) -> None:
     program = (
-        "import sys; sys.modules['jsonschema'] = None\n"
-        "from sandboxkit.tools._arguments import Checker\n"
-        "try: Checker('x', {'properties': {}})\n"
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from sandboxkit import tools; import sandboxkit.tools._serve\n"
+        f"try: {call}\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("ConfigError ")
-    assert "pip install 'sandboxkit[tools]'" in done.stdout
+    assert done.stdout.endswith(f" needs the package {advice}\n")
 
 
 def test_importing_the_tools_loads_no_sdk() -> None:

@@ -161,4 +161,4 @@ def test_without_mcp_nothing_is_made(folder: Path, package: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == f"sandboxkit: the package {package} is missing: pip install 'sandboxkit[mcp]'\n"
+    assert done.stderr == f"sandboxkit: this command needs the package {package}: pip install 'sandboxkit[mcp]'\n"

@@ -18,6 +18,7 @@ from sandboxkit._hosts import normalised_host
 
 __all__ = [
     "HEAD_MAX",
+    "RESPONSE_HEAD_MAX",
     "HttpError",
     "RequestHead",
     "error_response",

@@ -81,7 +81,7 @@ class _Lists:
         self._check_blocked(command, program)
         passed = self._check_allowed(command, program, applet=applet)
         wrapper = self._acts_as(command, program)
-        for inner in self._inner(command, wrapper, args):
+        for inner in _inner(command, wrapper, args):
             check_environment(as_mapping(inner.settings), self._policy.allowed_env)
             if inner.command:
                 args = self._passed_inner(wrapper, args, inner, depth)
@@ -163,13 +163,14 @@ class _Lists:
             return f"{command!r} is allowed, but there is no such program here. Allowed: {allowed}."
         return f"{command!r} is not allowed here. Allowed: {allowed}."
 
-    def _inner(self, command: str, wrapper: str, args: tuple[str, ...]) -> list[Inner]:
-        try:
-            return inner_commands(wrapper, args)
-        except UnknownOptionError as error:
-            raise PolicyError(
-                f"{command!r} with the option {str(error)!r} may hide what it starts. Call the program directly."
-            ) from None
+
+def _inner(command: str, wrapper: str, args: tuple[str, ...]) -> list[Inner]:
+    try:
+        return inner_commands(wrapper, args)
+    except UnknownOptionError as error:
+        raise PolicyError(
+            f"{command!r} with the option {str(error)!r} may hide what it starts. Call the program directly."
+        ) from None
 
 
 def _identity(program: Program) -> _Identity:

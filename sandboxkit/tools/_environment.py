@@ -8,7 +8,7 @@ from typing import Final
 
 from sandboxkit.errors import PolicyError
 
-__all__ = ["check_environment"]
+__all__ = ["as_mapping", "check_environment"]
 
 # Globs. The kernel's loader and libc, shells, interpreters and their package managers, build tools, helpers that
 # programs start, places of configuration, certificates and proxies.

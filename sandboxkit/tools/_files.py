@@ -32,13 +32,6 @@ def _writable(session: Session, policy: WriteFilePolicy) -> PathRules:
     return PathRules(session, policy.allowed, policy.denied, "written")
 
 
-def _count(name: str, value: int | None, default: int) -> int:
-    # More than the bound is lowered to it: the result says where to go on.
-    if value is not None and value < 1:
-        raise ArgumentsError(f"{name}: {value} is not above 0")
-    return default if value is None else min(value, default)
-
-
 class ReadFile:
     """A page of a text file."""
 
@@ -63,10 +56,13 @@ class ReadFile:
 
     def run(self, arguments: dict[str, Any], abort: Abort | None) -> ToolResult:
         path = self._rules.passed(arguments["path"], abort)
+        asked, most = arguments["line_count"], self._policy.max_lines
+        if asked is not None and asked < 1:
+            raise ArgumentsError(f"line_count: {asked} is not above 0")
         page = self._session.files.read_text_page(
             path,
             start_line=1 if arguments["start_line"] is None else arguments["start_line"],
-            line_count=_count("line_count", arguments["line_count"], self._policy.max_lines),
+            line_count=most if asked is None else min(asked, most),  # the result says where to go on
             max_bytes=min(self._policy.max_bytes, max(self._session.limits.max_file_bytes, 4)),
             offset=arguments["offset"],
             abort=abort,

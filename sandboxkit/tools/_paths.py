@@ -18,7 +18,7 @@ class PathRules:
 
     def __init__(self, session: Session, allowed: tuple[str, ...] | None, denied: tuple[str, ...], verb: str) -> None:
         self._session = session
-        self._allowed, self.denied = allowed, denied
+        self._allowed, self._denied = allowed, denied
         self._verb = verb
 
     def passed(self, path: str, abort: Abort | None, *, folder: bool = False) -> str:
@@ -26,7 +26,7 @@ class PathRules:
 
         `folder`: what is in it is judged one by one.
         """
-        if self._allowed is None and not self.denied:
+        if self._allowed is None and not self._denied:
             return path
         real = self._session.files.resolve(path, abort=abort)
         written = self._inside(path)
@@ -49,7 +49,7 @@ class PathRules:
         return None if inside.startswith("/") or ".." in inside.split("/") else posixpath.normpath(inside)
 
     def _is_denied(self, path: str) -> bool:
-        return any(matches_any(self.denied, part) for part in _upwards(path))
+        return any(matches_any(self._denied, part) for part in _upwards(path))
 
     def _is_allowed(self, path: str) -> bool:
         return self._allowed is None or any(matches_any(self._allowed, part) for part in _upwards(path))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
     from mcp.server.lowlevel import Server
 
-__all__ = ["Answer", "Approve", "Tool", "ToolDefinition", "Tools"]
+__all__ = ["Answer", "Approve", "Tool", "ToolDefinition", "Tools", "raise_unless"]
 
 Answer = bool | Deny | Mapping[str, object]
 Approve = Callable[[str, dict[str, Any]], Answer]

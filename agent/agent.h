@@ -52,6 +52,7 @@
 #define OUTPUT_SIZE 262144u  /* of the buffer towards the host */
 #define OUTPUT_FLUSH 65536u  /* written to the host as soon as this much is there */
 #define INPUT_SOFT 131072u   /* of the input buffer, unless one frame needs more */
+#define BULK_LEAST 16384u    /* of a frame that is still to come: then it is not awaited whole */
 #define INPUT_SIZE (HOST_FRAME_MAX + FRAME_HEADER)
 #define FEED_MAX 65536u      /* PROTOCOL.md 4.2: the host's first credit, so the most that can wait for a command */
 #define FEED_MAX_APPLET 1048576u
@@ -203,6 +204,9 @@ struct output {
 
 struct input {
     bool stalled; /* whole frames wait: there is no place for more refusals */
+    bool expects_bulk;  /* the last frame was large: read the head of the next one alone */
+    uint32_t bulk;      /* the channel of a large DATA frame whose payload is on its way to the command */
+    uint32_t bulk_left; /* of it; 0: none is */
     size_t length;
     unsigned char *bytes;
 };
@@ -284,6 +288,8 @@ void input_serve(struct agent *agent);
 
 /* frames.c. Does not return when the frame breaks a rule. */
 void frame_act(struct agent *agent, const struct frame *frame, unsigned char *payload);
+bool frame_begin(struct agent *agent, const struct frame *frame, const unsigned char *payload, uint32_t here);
+void frame_go_on(struct agent *agent, const unsigned char *bytes, uint32_t count);
 
 /* output.c */
 size_t output_room(struct output *output);
@@ -375,6 +381,7 @@ bool stream_forward(struct agent *agent, struct channel *channel, unsigned numbe
 size_t stream_read(struct agent *agent, struct stream *stream, size_t most);
 void streams_measure(struct channel *channel);
 void feed_data(struct channel *channel, const unsigned char *bytes, uint32_t count);
+uint32_t feed_splice(struct channel *channel, int from, uint32_t most);
 void feed_ignore(struct channel *channel, uint32_t count);
 void feed_end(struct channel *channel);
 void feed_drop(struct channel *channel);

@@ -63,8 +63,7 @@ void detached_put_host(int fd) {
 }
 
 static void forget_host(struct agent *agent) {
-    agent->input.length = 0;
-    agent->input.stalled = false;
+    agent->input = (struct input){.bytes = agent->input.bytes};
     agent->output.head = 0;
     agent->output.tail = 0;
     agent->output.broken = false;

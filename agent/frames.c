@@ -44,20 +44,47 @@ static void act_on_unknown(struct agent *agent, const struct frame *frame) {
     reply_refuse(agent, frame->channel, ERROR_UNSUPPORTED, 0, "This agent does not know that frame type.");
 }
 
-static void act_on_data(struct agent *agent, struct channel *channel, const struct frame *frame,
-                        const unsigned char *payload) {
+static void check_data(struct agent *agent, const struct channel *channel, const struct frame *frame) {
     if (frame->flags != 0)
         session_broken(agent, "input for a stream that is not 0");
-    if (frame->type == FRAME_EOF) {
-        feed_end(channel);
-        return;
-    }
-    if (frame->length > channel->feed.capacity - channel->feed.outstanding)
+    if (frame->type == FRAME_DATA && frame->length > channel->feed.capacity - channel->feed.outstanding)
         session_broken(agent, "more input than was granted");
-    if (channel->feed.ended) /* after EOF, or never announced: dropped like the rest of what nobody reads */
+}
+
+static void act_on_data(struct agent *agent, struct channel *channel, const struct frame *frame,
+                        const unsigned char *payload) {
+    check_data(agent, channel, frame);
+    if (frame->type == FRAME_EOF)
+        feed_end(channel);
+    else if (channel->feed.ended) /* after EOF, or never announced: dropped like the rest of what nobody reads */
         feed_ignore(channel, frame->length);
     else
         feed_data(channel, payload, frame->length);
+}
+
+/*
+ * A large DATA frame need not be whole to be acted on: what is here goes to the command, and what follows is moved from
+ * the stream to the command's pipe by the kernel (input.c). False: it has to be awaited whole.
+ */
+bool frame_begin(struct agent *agent, const struct frame *frame, const unsigned char *payload, uint32_t here) {
+    if (frame->type != FRAME_DATA || frame->length - here < BULK_LEAST)
+        return false;
+    struct channel *channel = table_find(agent, frame->channel);
+    if (channel == NULL || channel->tty || channel->feed.fd < 0 || channel->feed.ended || channel->feed.length > 0)
+        return false;
+    check_data(agent, channel, frame);
+    feed_data(channel, payload, here);
+    agent->input.bulk = frame->channel;
+    agent->input.bulk_left = frame->length - here;
+    return true;
+}
+
+/* More of that frame. A channel that is gone meanwhile: it crossed with the EXIT. */
+void frame_go_on(struct agent *agent, const unsigned char *bytes, uint32_t count) {
+    struct channel *channel = table_find(agent, agent->input.bulk);
+    agent->input.bulk_left -= count;
+    if (channel != NULL)
+        feed_data(channel, bytes, count);
 }
 
 static void act_on_window(struct agent *agent, struct channel *channel, const struct frame *frame,

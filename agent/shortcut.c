@@ -82,7 +82,7 @@ void shortcut_write(struct agent *agent, unsigned char *at) {
  */
 void shortcut_take(struct agent *agent) {
     struct shortcut *shortcut = &agent->shortcut;
-    if (agent->input.length != 0 || agent->output.tail != agent->output.head)
+    if (agent->input.length != 0 || agent->input.bulk_left != 0 || agent->output.tail != agent->output.head)
         session_broken(agent, "frames on the engine's stream after the shortcut was taken");
     detached_put_host(shortcut->ours);
     shortcut->ours = -1;

@@ -177,6 +177,20 @@ void feed_data(struct channel *channel, const unsigned char *bytes, uint32_t cou
     feed->length += count - done;
 }
 
+/* Moves bytes from `from` on without copying them. Returns how many; 0: it does not go that way, or not now. */
+uint32_t feed_splice(struct channel *channel, int from, uint32_t most) {
+    struct feed *feed = &channel->feed;
+    if (feed->fd < 0 || feed->length > 0 || feed->ended)
+        return 0;
+    ssize_t moved = splice(from, NULL, feed->fd, NULL, most, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+    if (moved <= 0)
+        return 0;
+    feed->outstanding += (uint32_t)moved;
+    feed->touched = true;
+    feed_consumed(feed, (uint32_t)moved, false);
+    return (uint32_t)moved;
+}
+
 void feed_ignore(struct channel *channel, uint32_t count) {
     channel->feed.outstanding += count;
     feed_consumed(&channel->feed, count, false);

@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Final, NoReturn, Protocol, TypeVar
 
 from . import _validate as check
-from ._frames import Stream
+from ._frames import Stream, printable
 from ._records import DONE, BrokenRecordError, Identity, IncompleteError, Reader
 from ._run import Collector, Queue, Run
 from .abort import Abort
@@ -287,7 +287,7 @@ def _check(call: Call, result: ExecResult) -> None:
             details={"reason": "killed", "path": call.path},
         )
     number = int.from_bytes(result.stderr_bytes[:4], "little")
-    text = "".join(c if c.isprintable() else "?" for c in result.stderr_bytes[4:404].decode("utf-8", "replace"))
+    text = printable(result.stderr_bytes[4:404].decode("utf-8", "replace"))
     raise _error(call, number, text)
 
 

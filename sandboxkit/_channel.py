@@ -26,6 +26,7 @@ from ._frames import (
     encode,
     encode_configure,
     encode_exec,
+    printable,
 )
 from ._lane import Channel, Outcome, Sink
 from ._latch import Latch
@@ -43,6 +44,7 @@ _LOST = (
     "Create a new session."
 )
 _NOTHING = memoryview(b"")
+_LINES = "\n\t"
 _ANSWER = 60.0
 _PATIENCE = 2.0  # seconds that `close` gives the reader and senders; in vain when a signal handler is on top of one
 
@@ -305,7 +307,7 @@ class Connection:
 
     def _diagnostics(self) -> str:
         text = self._stream.diagnostics()
-        return f"; it said: {text[-1000:]}" if text else ""
+        return f"; it said: {printable(text[-1000:], _LINES)}" if text else ""
 
     # The reader thread.
 

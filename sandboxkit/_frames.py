@@ -23,6 +23,7 @@ __all__ = [
     "Stream",
     "encode",
     "encode_exec",
+    "printable",
 ]
 
 VERSION: Final = 1
@@ -178,7 +179,7 @@ class Hello:
             text = payload[_HELLO.size :].decode("ascii")
         except UnicodeDecodeError:
             raise ProtocolError("a HELLO that is not ASCII") from None
-        return cls(dict(_pairs(text.split("\n"))))
+        return cls(dict(_pairs(map(printable, text.split("\n")))))
 
     def number(self, name: str, base: int = 10) -> int | None:
         """The fact as a number; None when the agent could not read it or it is no number (`max`, `unlimited`)."""
@@ -253,7 +254,13 @@ class Refusal:
             known = RefusalCode(code)
         except ValueError:
             raise ProtocolError(f"an ERROR with code {code}") from None
-        return cls(known, number, payload[_ERROR.size : _ERROR.size + 1024].decode("utf-8", "replace"))
+        text = payload[_ERROR.size : _ERROR.size + 1024].decode("utf-8", "replace")
+        return cls(known, number, printable(text))
+
+
+def printable(text: str, keep: str = "") -> str:
+    """What the sandbox said, harmless to a terminal: what is not printable becomes `?`, but for those of `keep`."""
+    return "".join(c if c.isprintable() or c in keep else "?" for c in text)
 
 
 def parse_u32(payload: bytes) -> int:

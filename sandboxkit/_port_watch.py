@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from . import _validate as check
 from ._applets import AppletHost, Applets, Call
+from ._frames import printable
 from ._http_probe import HttpProbe
 from ._network import checked_port
 from ._records import Reader
@@ -214,5 +215,5 @@ def _last_lines(process: object) -> str:
     if logs is None:
         return "it left no log."
     text = str(logs(tail_bytes=_LOG_BYTES).text).strip()
-    lines = ["".join(c if c.isprintable() or c == "\t" else "?" for c in line) for line in text.splitlines()[-10:]]
+    lines = [printable(line, "\t") for line in text.splitlines()[-10:]]
     return "its last output was\n" + "\n".join(lines) if lines else "it wrote nothing."

@@ -306,7 +306,7 @@ class Calls:
         return data, sink, record
 
     def _error(self, refusal: Refusal, process: int, cwd: str) -> SandboxError:
-        session, text = self._host.id, printable(refusal.message).rstrip(".")
+        session, text = self._host.id, refusal.message.rstrip(".")
         details: dict[str, object] = {"reason": refusal.code.name.lower()}
         if process:
             details["process"] = shown_id(process)
@@ -336,11 +336,6 @@ class Calls:
                 f"Process {shown_id(process)} can't take the request now: {text}.", retryable=True, details=details
             )
         return refused(refusal, cwd)
-
-
-def printable(text: str) -> str:
-    """What the sandbox said, harmless to a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def stop_all(host: ProcessHost, grace: float) -> Sequence[Call]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NoReturn
 
 from . import _validate as check
-from ._frames import MAX_PAYLOAD, FrameType, milliseconds
+from ._frames import MAX_PAYLOAD, FrameType, milliseconds, printable
 from ._output import continuation_head, incomplete_tail
 from ._process_calls import Call, Calls, KnownLaunch, ProcessHost, shown_id
 from ._process_frames import (
@@ -366,5 +366,5 @@ class ManagedProcess:
         return hash((self._host.id, self._number))
 
     def __repr__(self) -> str:
-        line = shlex.join((self.command, *self.args))
+        line = printable(shlex.join((self.command, *self.args)))  # another host may have started it
         return f"<ManagedProcess {self.id} {line if len(line) <= 80 else line[:77] + '...'}>"

@@ -138,7 +138,8 @@ def test_no_bytes_upset_the_parsers(payload: bytes) -> None:
 @given(st.sampled_from(RefusalCode), st.integers(0, 65535), st.text(max_size=100))
 def test_a_refusal_comes_back(code: RefusalCode, errno: int, text: str) -> None:
     payload = struct.pack("<HH", code, errno) + text.encode("utf-8", "replace")
-    assert Refusal.parse(payload) == Refusal(code, errno, text.encode("utf-8", "replace").decode())
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    assert Refusal.parse(payload) == Refusal(code, errno, shown)
 
 
 def test_a_refusal_s_text_is_cut_and_never_fails() -> None:

@@ -18,7 +18,6 @@ others go on.
 from __future__ import annotations
 
 import contextlib
-import copy
 import heapq
 import itertools
 import os
@@ -33,7 +32,7 @@ from typing import Final, Protocol
 
 from ._frames import HEADER, MAX_PAYLOAD
 from ._tunnels import End, Tunnel, Tunnels
-from .errors import SandboxError, SessionDestroyedError
+from .errors import SandboxError
 
 __all__ = ["Conduit", "ConduitHandler", "Owner", "Relay", "Timer", "Watch", "close_socket"]
 
@@ -141,12 +140,7 @@ class Relay:
 
     def hold(self, owner: Owner) -> None:
         """Run the thread until `release`; `owner` is told of the session's end. Raises why not when that has come."""
-        if os.getpid() != self._pid:
-            raise SessionDestroyedError(
-                "This session belongs to the parent of this forked process. Create a session in this process."
-            )
-        if self.ended is not None:
-            raise copy.copy(self.ended)
+        self.tunnels.raise_if_unusable()
         self._owners[owner] = None
         try:
             self._rouse()

@@ -243,6 +243,10 @@ class Tunnels:
         self._accepted = 0  # of those that are open
         self.companion: Companion | None = None
 
+    def raise_if_unusable(self) -> None:
+        """See Connection."""
+        self._connection.raise_if_unusable()
+
     # The relay's thread.
 
     def connect(self, address: Address, sink: TunnelSink) -> Tunnel:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from typing import Final
 
+from ._frames import Refusal, RefusalCode
 from ._latch import Latch
 from ._pump import Pump
 from ._relay import Relay, Watch, close_socket
 from ._tunnels import Address, End, Tunnel
-from .errors import SandboxError
+from .errors import EngineError, SandboxError, UnsupportedError
 
-__all__ = ["MAX_CONNECTIONS", "ForwardServer", "ServiceExposer"]
+__all__ = ["ForwardServer", "Listening", "PumpOwner", "ServiceExposer"]
 
 MAX_CONNECTIONS: Final = 256
-"""Connections of one forward or exposed service at a time; further ones wait in the kernel's backlog."""
+"""Connections of one forward at a time: further ones wait in the kernel's backlog. An exposed service resets them, but
+the agent accepts fewer (MAX_ACCEPTED), and lets further ones wait inside."""
 
 _TURN: Final = 32  # connections accepted before others have their turn
 _SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE: Final = 0.1  # seconds without accepting when the process has no descriptor left
 
 
-class _Owner:
-    """What the two have in common: they own pumps, and end once, from any thread."""
+class PumpOwner:
+    """What a forward and an exposed service have in common: they own pumps, and end once, from any thread."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -86,7 +89,7 @@ class _Owner:
         self._from_sandbox += pump.bytes_from_sandbox
 
 
-class ForwardServer(_Owner):
+class ForwardServer(PumpOwner):
     """A listening socket of the host, each of whose connections gets a tunnel to one address in the sandbox."""
 
     def __init__(self, relay: Relay, listener: socket.socket, address: Address) -> None:
@@ -144,37 +147,22 @@ class ForwardServer(_Owner):
             self._watch.want(read=True)
 
 
-class ServiceExposer(_Owner):
+class ServiceExposer(PumpOwner):
     """A listener in the sandbox, each of whose connections is led to one address of the host."""
 
     def __init__(self, relay: Relay, family: int, address: tuple[str, int]) -> None:
         super().__init__(relay)
         self._family = family
         self._address = address
-        self._tunnel: Tunnel | None = None
-        self.answered = Latch()
-        self.port: int | None = None
-        self.outcome: End | None = None  # why it does not listen (any more)
+        self._listening = Listening(relay, self._lead, self._closed.set)
 
-    def start(self, port: int) -> None:
-        """Any thread: `answered` is set when `port` or `outcome` is there. Raises why not, when the session is over."""
+    def start(self, port: int, patience: float) -> int | Refusal:
+        """Any thread: see `Listening.open`. Raises why not, when the session is over."""
         self._relay.hold(self)
-        self._relay.post(lambda: self._begin(port))
-
-    def _begin(self, port: int) -> None:
-        if self._is_closed:
-            return
-        try:
-            self._tunnel = self._relay.tunnels.listen(port, _ExposerSink(self))
-        except SandboxError as error:
-            self.failed(error)
+        return self._listening.open(port, patience, "`expose`")
 
     def _close_listener(self) -> bool:
-        self.answered.set()
-        if self._tunnel is None or self._tunnel.ended:
-            return True
-        self._tunnel.reset()
-        return False
+        return self._listening.close()
 
     def _lead(self, tunnel: Tunnel) -> None:
         if self._is_closed or len(self._pumps) >= MAX_CONNECTIONS:
@@ -195,35 +183,74 @@ class ServiceExposer(_Owner):
         tunnel.accept(pump)
         pump.start(tunnel)
 
+
+class Listening:
+    """A listener on the sandbox's loopback, for an owner in the relay. See ListenerSink for what the reader calls."""
+
+    def __init__(
+        self, relay: Relay, lead: Callable[[Tunnel], object], ended: Callable[[], object] = lambda: None
+    ) -> None:
+        """`lead` gets each connection, in the relay's thread, also after `close`. `ended`: it listens no more."""
+        self._relay = relay
+        self._lead = lead
+        self._ended = ended
+        self._answered = Latch()
+        self._tunnel: Tunnel | None = None
+        self._is_closed = False
+        self._outcome: End | None = None  # why it does not listen (any more)
+        self._port: int | None = None
+
+    # Any thread.
+
+    def open(self, port: int, patience: float, feature: str) -> int | Refusal:
+        """Listen at `port` (0: any); which one it is, or why not. The owner holds the relay. May be called after a no.
+
+        Raises what the session ended with, EngineError when no answer came within `patience` seconds, and
+        UnsupportedError from an agent that is older than `feature`.
+        """
+        self._outcome = None
+        self._relay.post(lambda: self._begin(port))
+        self._answered.wait(patience)
+        if self._port is not None:
+            return self._port
+        self._relay.tunnels.raise_if_unusable()
+        if not isinstance(self._outcome, Refusal):
+            raise EngineError(f"The agent did not answer within {patience:g} s. Try again.", retryable=True)
+        if self._outcome.code is RefusalCode.UNSUPPORTED:
+            raise UnsupportedError(f"This session's agent is older than {feature}: {self._outcome.message}")
+        return self._outcome
+
+    # The relay's thread.
+
+    def _begin(self, port: int) -> None:
+        if self._is_closed:
+            return
+        try:
+            self._tunnel = self._relay.tunnels.listen(port, self)
+        except SandboxError as error:
+            self.closed(error)
+
+    def close(self) -> bool:
+        """Listen no more. True when that is all; False when `ended` will come."""
+        self._is_closed = True
+        self._answered.set()
+        if self._tunnel is None or self._tunnel.ended:
+            return True
+        self._tunnel.reset()
+        return False
+
     # The reader thread.
 
-    def bound(self, port: int) -> None:
-        """It listens."""
-        self.port = port
-        self.answered.set()
+    def listening(self, port: int) -> None:
+        self._port = port
+        self._answered.set()
 
-    def led(self, tunnel: Tunnel) -> None:
-        """A connection came."""
+    def accepted(self, tunnel: Tunnel) -> None:
         self._relay.post(lambda: self._lead(tunnel))
         if self._is_closed:  # then the relay's thread may have ended before that came; looked at behind it
             tunnel.refuse()
 
-    def failed(self, end: End) -> None:
-        """It does not listen, or no longer."""
-        self.outcome = end
-        self.answered.set()
-        self._closed.set()
-
-
-class _ExposerSink:
-    def __init__(self, exposer: ServiceExposer) -> None:
-        self._exposer = exposer
-
-    def listening(self, port: int) -> None:
-        self._exposer.bound(port)
-
-    def accepted(self, tunnel: Tunnel) -> None:
-        self._exposer.led(tunnel)
-
     def closed(self, end: End) -> None:
-        self._exposer.failed(end)
+        self._outcome = end
+        self._answered.set()
+        self._ended()

@@ -12,10 +12,10 @@ from typing_extensions import Self
 
 from . import _validate as check
 from ._forwards import ForwardServer, ServiceExposer
-from ._frames import Refusal, RefusalCode
+from ._frames import Refusal
 from ._port_watch import PortHost, PortWatch
 from ._relay import Relay, close_socket
-from .errors import EngineError, PortError, SandboxError, UnsupportedError
+from .errors import PortError
 
 __all__ = ["Exposed", "Forward", "SessionPorts"]
 
@@ -169,32 +169,24 @@ class SessionPorts(PortWatch):
         wanted = host_port if as_port is None else as_port
         exposer = ServiceExposer(self._session.relay, family, address)
         try:
-            exposer.start(wanted)
-            exposer.answered.wait(_PATIENCE)
-            if exposer.port is None:
-                raise self._not_listening(exposer, wanted)
-            return Exposed(exposer, exposer.port, host, host_port)
+            port = exposer.start(wanted, _PATIENCE)
+            if isinstance(port, Refusal):
+                raise _not_listening(port, wanted)
+            return Exposed(exposer, port, host, host_port)
         except BaseException:
             exposer.abandon()
             raise
 
-    def _not_listening(self, exposer: ServiceExposer, port: int) -> SandboxError:
-        self._session.raise_if_unusable()
-        outcome = exposer.outcome
-        if isinstance(outcome, SandboxError):
-            return outcome
-        if not isinstance(outcome, Refusal):
-            return EngineError(f"The agent did not answer within {_PATIENCE:g} s. Try again.", retryable=True)
-        if outcome.code is RefusalCode.UNSUPPORTED:
-            return UnsupportedError(f"This session's agent is older than `expose`: {outcome.message}")
-        details: dict[str, object] = {"port": port, "errno": outcome.errno}
-        if outcome.errno == errno.EADDRINUSE:
-            message = f"as_port {port} is in use in the sandbox. Name another one, or end what listens there."
-        elif outcome.errno == errno.EACCES:
-            message = f"as_port {port} needs a privilege that the session's user has not. Name one of 1024 or more."
-        else:
-            message = f"The sandbox can't listen on as_port {port}: {outcome.message}"
-        return PortError(message, details=details)
+
+def _not_listening(refusal: Refusal, port: int) -> PortError:
+    details: dict[str, object] = {"port": port, "errno": refusal.errno}
+    if refusal.errno == errno.EADDRINUSE:
+        message = f"as_port {port} is in use in the sandbox. Name another one, or end what listens there."
+    elif refusal.errno == errno.EACCES:
+        message = f"as_port {port} needs a privilege that the session's user has not. Name one of 1024 or more."
+    else:
+        message = f"The sandbox can't listen on as_port {port}: {refusal.message}"
+    return PortError(message, details=details)
 
 
 def _checked_target(target: Target) -> Target:

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from sandboxkit._forwards import Listening
 from sandboxkit._frames import Refusal
 from sandboxkit._hosts import is_address
-from sandboxkit._latch import Latch
 from sandboxkit._network import PROXY_PORT, Network
 from sandboxkit._relay import Conduit, Relay, Timer
 from sandboxkit._resolver import Resolution, Resolver
-from sandboxkit._tunnels import End, Tunnel
-from sandboxkit.errors import EngineError, PortError, SandboxError, UnsupportedError
+from sandboxkit._tunnels import Tunnel
+from sandboxkit.errors import PortError, SandboxError
 
 from ._client import Client, DialHandler, Request
 from ._policy import Decision, Meter, Policy, Target
@@ -31,7 +31,7 @@ _PATIENCE: Final = 10.0
 
 
 class Egress:
-    """See the module. `start` and `port` are for any thread; all else happens in the relay's."""
+    """See the module. `start` is for any thread; all else happens in the relay's."""
 
     def __init__(self, relay: Relay, network: Network) -> None:
         self._relay = relay
@@ -40,56 +40,37 @@ class Egress:
         self._total = Meter(network.max_total_bytes)
         self._resolver = Resolver(network.resolver)
         self._clients: dict[Client, None] = {}
-        self._listener: Tunnel | None = None
+        self._listening = Listening(relay, self._take)
         self._context = network.ssl_context
         self._audit_failed = False
         self._is_over = False
-        self.answered = Latch()
-        self.port: int | None = None
-        self.outcome: End | None = None
 
     def start(self) -> int:
         """Listen in the sandbox; the port. After an exception nothing listens."""
         self._relay.hold(self)
         try:
-            for port in (PROXY_PORT, 0):
-                self._relay.post(lambda port=port: self._listen(port))  # type: ignore[misc]
-                self.answered.wait(_PATIENCE)
-                if self.port is not None:
-                    return self.port
-                outcome = self.outcome
-                if not isinstance(outcome, Refusal) or outcome.errno != errno.EADDRINUSE:  # another one is free
-                    break
-            raise _not_listening(self.outcome)
+            port = self._listening.open(PROXY_PORT, _PATIENCE, "Network.allow")
+            if isinstance(port, Refusal) and port.errno == errno.EADDRINUSE:  # another one is free
+                port = self._listening.open(0, _PATIENCE, "Network.allow")
+            if isinstance(port, Refusal):
+                raise PortError(f"The sandbox's proxy can't listen: {port.message}", details={"errno": port.errno})
+            return port
         except BaseException:
             self._relay.post(lambda: self.end(None))
             raise
-
-    def _listen(self, port: int) -> None:
-        if self._is_over:
-            return
-        self.outcome = None
-        try:
-            self._listener = self._relay.tunnels.listen(port, _Listener(self))
-        except SandboxError as error:
-            self.outcome = error
-            self.answered.set()
 
     def end(self, error: SandboxError | None) -> None:
         """See Owner."""
         if self._is_over:
             return
         self._is_over = True
-        if self._listener is not None:
-            self._listener.reset()
+        self._listening.close()
         for client in tuple(self._clients):
             client.end()
         self._resolver.close()
         self._relay.release(self)
-        self.answered.set()
 
-    def take(self, tunnel: Tunnel) -> None:
-        """A connection came."""
+    def _take(self, tunnel: Tunnel) -> None:
         if self._is_over or len(self._clients) >= MAX_CLIENTS:
             tunnel.reset()
             Request(self, None, self.meter()).tell("failed", "too many connections at once")
@@ -179,36 +160,7 @@ class Egress:
         return self._context
 
 
-class _Listener:
-    # The reader thread's calls.
-
-    def __init__(self, egress: Egress) -> None:
-        self._egress = egress
-
-    def listening(self, port: int) -> None:
-        self._egress.port = port
-        self._egress.answered.set()
-
-    def accepted(self, tunnel: Tunnel) -> None:
-        egress = self._egress
-        egress._relay.post(lambda: egress.take(tunnel))
-
-    def closed(self, end: End) -> None:
-        self._egress.outcome = end
-        self._egress.answered.set()
-
-
 def _give_up(upstream: Upstream, handler: DialHandler, reason: str, *, timed_out: bool = True) -> None:
     if not upstream.is_closed:
         upstream.close()
         handler.not_connected(reason, timed_out=timed_out)
-
-
-def _not_listening(outcome: End | None) -> SandboxError:
-    if isinstance(outcome, SandboxError):
-        return outcome
-    if not isinstance(outcome, Refusal):
-        return EngineError(f"The agent did not answer within {_PATIENCE:g} s. Try again.", retryable=True)
-    if not outcome.errno:
-        return UnsupportedError(f"This session's agent is older than Network.allow: {outcome.message}")
-    return PortError(f"The sandbox's proxy can't listen: {outcome.message}", details={"errno": outcome.errno})

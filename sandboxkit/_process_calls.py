@@ -131,7 +131,7 @@ class LogSink:
 class Call(Channel):
     """One request's lane. `give_up` tells the agent that nobody waits for the answer any more."""
 
-    __slots__ = ("_process", "_wants_one")
+    __slots__ = ("process",)
     is_command = False
 
     def __init__(
@@ -139,8 +139,7 @@ class Call(Channel):
     ) -> None:
         """`process`: whose record the answer must be; None: any one's, 0: any number of any."""
         super().__init__(connection, _Nothing() if sink is None else sink, window)
-        self._wants_one = process != 0
-        self._process = process
+        self.process = process
 
     def moved(self, cursor: int) -> None:
         assert isinstance(self.sink, (LogSink, _Nothing))
@@ -148,13 +147,17 @@ class Call(Channel):
 
     def answered(self, payload: bytes) -> tuple[ProcessRecord, ...]:
         records = ProcessRecord.parse_all(payload)
-        if self._wants_one and (len(records) != 1 or self._process not in (None, records[0].id)):
+        if self.process != 0 and (len(records) != 1 or self.process not in (None, records[0].id)):
             raise ProtocolError("a PROCESS that answers another question")
         return records
 
     def give_up(self) -> None:
         """Tell the agent; never waits."""
         self.kill_later()
+
+    def details(self, reason: str) -> dict[str, object]:
+        """An error's."""
+        return {"reason": reason, "process": shown_id(self.process)} if self.process else {"reason": reason}
 
     def raise_if_forked(self) -> None:
         """See Connection."""
@@ -213,9 +216,9 @@ class Calls:
         what: str,
         timeout: float | None,
         abort: Abort | None = None,
-        process: int = 0,
+        cwd: str = ".",
     ) -> tuple[ProcessRecord, ...]:
-        """Send it and wait. `what` was to be done to `process`, for messages. ProcessError when it was not."""
+        """Send it and wait. ProcessError when it was not done; `what` did not happen and `cwd` are for its message."""
         try:
             self.begin(call, kind, payload)
             how = call.settle(timeout, abort)
@@ -223,20 +226,20 @@ class Calls:
             call.give_up()
             raise
         if how == "answered":
-            return self.outcome(call, process)
+            return self.outcome(call, cwd)
         call.give_up()
-        details: dict[str, object] = {"reason": how, "process": shown_id(process)}
+        details = call.details(how)
         if how == "aborted":
             raise ProcessError(f"{what}: the call was aborted.", details=details)
         raise ProcessTimeoutError(f"{what} in time.", retryable=True, details=details)
 
-    def outcome(self, call: Call, process: int, cwd: str = ".") -> tuple[ProcessRecord, ...]:
+    def outcome(self, call: Call, cwd: str = ".") -> tuple[ProcessRecord, ...]:
         """The answer that has come, or its error raised."""
         outcome = call.outcome
         if isinstance(outcome, tuple):
             return outcome
         if isinstance(outcome, Refusal):
-            raise self._error(outcome, process, cwd)
+            raise self._error(outcome, call, cwd)
         assert isinstance(outcome, SandboxError)
         raise copy.copy(outcome)
 
@@ -244,8 +247,7 @@ class Calls:
         """Where one stands."""
         call = Call(self._host.connection, process=process)
         what = "The process was not looked at"
-        payload = encode_list(process)
-        return self.ask(call, FrameType.LIST, payload, what=what, timeout=self.patience, process=process)[0]
+        return self.ask(call, FrameType.LIST, encode_list(process), what=what, timeout=self.patience)[0]
 
     def records(self) -> tuple[ProcessRecord, ...]:
         """Where all stand, oldest first."""
@@ -257,12 +259,10 @@ class Calls:
     def started(self, launch: Launch) -> Iterator[ProcessRecord]:
         """A new one. After any exception, also of the block, it does not run."""
         call = Call(self._host.connection)
+        payload = launch.payload(self._host.limits.max_processes)
+        what = "The process did not start"
         try:
-            self.begin(call, FrameType.START, launch.payload(self._host.limits.max_processes))
-            if call.settle(self.patience, None) == "timeout":
-                details = {"reason": "timeout"}
-                raise ProcessTimeoutError("The process did not start in time.", retryable=True, details=details)
-            yield self.outcome(call, 0, launch.cwd)[0]
+            yield self.ask(call, FrameType.START, payload, what=what, timeout=self.patience, cwd=launch.cwd)[0]
         except BaseException:
             self._abandon_start(call)
             raise
@@ -299,17 +299,15 @@ class Calls:
         call = Call(self._host.connection, sink, window=length, process=process)
         payload = encode_view(process, flags | ViewFlag.NOWAIT, window=length, cursor=cursor, length=length)
         what = "The process's log was not read"
-        (record,) = self.ask(call, FrameType.VIEW, payload, what=what, timeout=self.patience, process=process)
+        (record,) = self.ask(call, FrameType.VIEW, payload, what=what, timeout=self.patience)
         data = bytearray()
         for piece in sink.take():
             data += piece.data
         return data, sink, record
 
-    def _error(self, refusal: Refusal, process: int, cwd: str) -> SandboxError:
+    def _error(self, refusal: Refusal, call: Call, cwd: str) -> SandboxError:
         session, text = self._host.id, refusal.message.rstrip(".")
-        details: dict[str, object] = {"reason": refusal.code.name.lower()}
-        if process:
-            details["process"] = shown_id(process)
+        process, details = call.process or 0, call.details(refusal.code.name.lower())
         if refusal.code in (RefusalCode.NOT_FOUND, RefusalCode.NOT_EXECUTABLE):
             details["exit_code"] = 127 if refusal.code is RefusalCode.NOT_FOUND else 126
             return ProcessError(f"The process was not started: {text}.", details=details)

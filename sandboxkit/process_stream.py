@@ -35,7 +35,7 @@ class ProcessStream(Iterator["StdoutEvent | StderrEvent"]):
         self._undo: list[Callable[[], None]] = []
         self._dropped = finalized(self, self._call, sink, self._undo)
         # The generator knows the follower, not this object: no cycle, so that one that is dropped ends at once.
-        self._follower = _Follower(calls, self._call, sink, number, since, abort)
+        self._follower = _Follower(calls, self._call, sink, since, abort)
         self._events = self._follower.events()
         calls.begin(self._call, FrameType.VIEW, encode_view(number, ViewFlag.NONE, window=_WINDOW, cursor=since))
         if isinstance(abort, AbortSignal):
@@ -85,7 +85,7 @@ class ProcessStream(Iterator["StdoutEvent | StderrEvent"]):
 class _Follower:
     """The state of an iteration, and the iteration."""
 
-    def __init__(self, calls: Calls, call: Call, sink: LogSink, number: int, since: int, abort: Abort | None) -> None:
+    def __init__(self, calls: Calls, call: Call, sink: LogSink, since: int, abort: Abort | None) -> None:
         self.cursor = since
         self.lost_bytes = 0
         self.exit: ProcessExit | None = None
@@ -93,7 +93,6 @@ class _Follower:
         self._calls = calls
         self._call = call
         self._sink = sink
-        self._number = number
         self._abort = abort
         self._position: int | None = None  # behind the last piece
 
@@ -113,7 +112,7 @@ class _Follower:
                     self.cursor = position - held.size(piece.stream)
                     yield event
             if how == "answered":
-                (record,) = self._calls.outcome(self._call, self._number)
+                (record,) = self._calls.outcome(self._call)
                 self.cursor = self._begin()
                 yield from held.rest()
                 self.exit = exit_of(record)

@@ -299,9 +299,7 @@ class ManagedProcess:
     def _final(
         self, call: Call, kind: FrameType, payload: bytes, *, what: str, timeout: float | None, abort: Abort | None
     ) -> ProcessExit:
-        (self._record,) = self._calls.ask(
-            call, kind, payload, what=what, timeout=timeout, abort=abort, process=self._number
-        )
+        (self._record,) = self._calls.ask(call, kind, payload, what=what, timeout=timeout, abort=abort)
         ended = exit_of(self._record)
         if ended is None:
             raise ProcessError(f"{what}: the sandbox gave up.", details={"reason": "malformed", "process": self.id})
@@ -334,7 +332,6 @@ class ManagedProcess:
                 what=f"Process {self.id} did not read what was written",
                 timeout=None if due is None else max(due - time.monotonic(), 0.0),
                 abort=abort,
-                process=self._number,
             )
 
     def _take_turn(self, held: builtins.list[bool], due: float | None, abort: Abort | None) -> None:

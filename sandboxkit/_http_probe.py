@@ -6,7 +6,6 @@ import re
 import socket
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 from typing import Final
 
@@ -35,11 +34,10 @@ class HttpProbe:
         self._abort = abort
         self._last = "no answer"
 
-    def until_ok(self, url: str, check: Callable[[], None]) -> None:
-        """Ask at `url` until the status is 200 to 399; `check` may raise meanwhile. PortError at the deadline."""
-        host, _, port = urllib.parse.urlsplit(url).netloc.partition(":")
+    def until_ok(self, host: str, port: int, check: Callable[[], None]) -> None:
+        """Ask there until the status is 200 to 399; `check` may raise meanwhile. PortError at the deadline."""
         pause = threading.Event()
-        while not self._is_ok((host, int(port))):
+        while not self._is_ok((host, port)):
             check()
             self._raise_if_over()
             pause.wait(_PAUSE)

@@ -18,8 +18,9 @@ from ._records import Reader
 from .abort import Abort, checked_abort
 from .errors import FileError, PortError, SandboxError
 from .port_results import ListeningPort, PublishedPort
+from .processes import ManagedProcess
 
-__all__ = ["PortHost", "PortWatch", "WatchedProcess"]
+__all__ = ["PortHost", "PortWatch"]
 
 _PIDS, _NOT_LOOPBACK = 1, 2  # flags of the applet
 _CUT, _ENDED = 1, 2
@@ -36,16 +37,6 @@ class PortHost(AppletHost, Protocol):
 
     @property
     def published(self) -> Mapping[int, PublishedPort]: ...
-
-
-class WatchedProcess(Protocol):
-    """A managed process, as `wait` needs it."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def pid(self) -> int: ...
 
 
 class PortWatch:
@@ -71,7 +62,7 @@ class PortWatch:
         timeout: float | None = 30.0,
         *,
         abort: Abort | None = None,
-        process: WatchedProcess | None = None,
+        process: ManagedProcess | None = None,
         http_ok: str | None = None,
     ) -> ListeningPort:
         """Return as soon as something inside listens on `port`; which one, if there are several, is not said.
@@ -89,7 +80,7 @@ class PortWatch:
         checked_port("port", port)
         check.number("timeout", timeout, optional=True)
         checked_abort("abort", abort)
-        if process is not None and not isinstance(getattr(process, "pid", None), int):
+        if process is not None and not isinstance(process, ManagedProcess):
             check.fail("process", process, "a ManagedProcess of this session, or None")
         if http_ok is not None and (not isinstance(http_ok, str) or not _PATH.fullmatch(http_ok)):
             check.fail("http_ok", http_ok, "a path such as '/health', in printable ASCII, or None")
@@ -97,17 +88,13 @@ class PortWatch:
         found = self._wait_listen(port, timeout, deadline, abort, process)
         if http_ok is not None:
             probe = HttpProbe(port, http_ok, deadline, timeout, abort)
-            with self._tunnel(port) as url:
-                probe.until_ok(url, lambda: self._raise_if_ended(port, process))
+            with self._tunnel(port) as (host, host_port):
+                probe.until_ok(host, host_port, lambda: _raise_if_ended(port, process))
         return found
 
-    def _tunnel(self, port: int) -> AbstractContextManager[str]:
-        """A URL of this host that leads to the port."""
+    def _tunnel(self, port: int) -> AbstractContextManager[tuple[str, int]]:
+        """A host and port here that lead to the port."""
         raise NotImplementedError
-
-    def _raise_if_ended(self, port: int, process: WatchedProcess | None) -> None:
-        if process is not None and self._has_ended(port, process.pid):
-            raise _ended_error(port, process)
 
     def _wait_listen(
         self,
@@ -115,7 +102,7 @@ class PortWatch:
         timeout: float | None,
         deadline: float | None,
         abort: Abort | None,
-        process: WatchedProcess | None,
+        process: ManagedProcess | None,
     ) -> ListeningPort:
         found = self._first(port, 0, process, deadline, abort)
         if found is not None and found.is_loopback and port in self._host.published:
@@ -130,7 +117,7 @@ class PortWatch:
         raise self._timeout_error(port, timeout)
 
     def _first(
-        self, port: int, flags: int, process: WatchedProcess | None, deadline: float | None, abort: Abort | None
+        self, port: int, flags: int, process: ManagedProcess | None, deadline: float | None, abort: Abort | None
     ) -> ListeningPort | None:
         # One that listens; None when the time is over. PortError when the process has ended.
         pid = 0 if process is None else process.pid
@@ -168,10 +155,6 @@ class PortWatch:
                 f"{what}; nothing is known of port {port}.", retryable=error.retryable, details=error.details
             ) from error
 
-    def _has_ended(self, port: int, pid: int) -> bool:
-        answer = self._look(port, 0, pid, self._within(0.05), None)
-        return answer is not None and bool(answer[1] & _ENDED)
-
     def _timeout_error(self, port: int, timeout: float | None) -> PortError:
         others = ", ".join(map(str, self.listening()[:20])) or "nothing at all"
         return PortError(
@@ -197,12 +180,15 @@ def _loopback_error(port: int, found: ListeningPort) -> PortError:
     )
 
 
-def _ended_error(port: int, process: WatchedProcess) -> PortError:
-    wait = getattr(process, "wait", None)
-    if wait is not None:  # its pid is gone; its exit and the last of its log come right behind
-        with contextlib.suppress(SandboxError):
-            wait(timeout=_LAST_WORDS)
-    code, signal = getattr(process, "exit_code", None), getattr(process, "signal", None)
+def _raise_if_ended(port: int, process: ManagedProcess | None) -> None:
+    if process is not None and process.exit is not None:
+        raise _ended_error(port, process)
+
+
+def _ended_error(port: int, process: ManagedProcess) -> PortError:
+    with contextlib.suppress(SandboxError):  # its pid is gone; its exit and the last of its log come right behind
+        process.wait(_LAST_WORDS)
+    code, signal = process.exit_code, process.signal
     how = f"was ended by {signal}" if signal else f"exited with {code}"
     return PortError(
         f"Process {process.id} {how} and nothing listens on port {port}: {_last_lines(process)}",
@@ -210,10 +196,7 @@ def _ended_error(port: int, process: WatchedProcess) -> PortError:
     )
 
 
-def _last_lines(process: object) -> str:
-    logs = getattr(process, "logs", None)
-    if logs is None:
-        return "it left no log."
-    text = str(logs(tail_bytes=_LOG_BYTES).text).strip()
+def _last_lines(process: ManagedProcess) -> str:
+    text = process.logs(tail_bytes=_LOG_BYTES).text.strip()
     lines = [printable(line, "\t") for line in text.splitlines()[-10:]]
     return "its last output was\n" + "\n".join(lines) if lines else "it wrote nothing."

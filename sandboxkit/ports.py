@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
@@ -130,8 +132,11 @@ class SessionPorts(PortWatch):
         super().__init__(session)
         self._session = session
 
-    def _tunnel(self, port: int) -> Forward:
-        return self.forward(port)
+    @contextlib.contextmanager
+    def _tunnel(self, port: int) -> Iterator[tuple[str, int]]:
+        forward = self.forward(port)
+        with forward:
+            yield forward.host, forward.port
 
     def forward(self, target: Target, host_port: int = 0) -> Forward:
         """Listen on 127.0.0.1 of the host and lead every connection to `target` in the sandbox.

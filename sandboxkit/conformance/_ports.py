@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 import pytest
 
 import sandboxkit
@@ -44,14 +43,6 @@ print(server.server_port, time.time(), os.getpid(), flush=True)
 server.serve_forever()
 """
 _SIOCGIFADDR = 0x8915
-
-
-@attrs.frozen
-class Process:
-    """A process as `wait` takes one, for suites of sessions without managed ones."""
-
-    id: str
-    pid: int
 
 
 @contextlib.contextmanager
@@ -181,16 +172,17 @@ sys.stdin.read()
             assert watch.seconds < seconds + allowed(0.5)
 
     def test_a_wait_ends_with_its_process(self, python_session: Session) -> None:
-        """Not at the timeout: what has died will listen no more."""
+        """Not at the timeout: what has died, just now or long ago, will listen no more."""
         port = free_port(python_session)
-        with python_session.exec_stream("sh", ["-c", "echo $$; sleep 0.2; exit 3"]) as stream:
-            process = Process("p9", int(first_words(stream)[0]))
-            with Stopwatch() as watch, pytest.raises(PortError, match=r"Process p9 .* nothing listens") as caught:
+        process = python_session.processes.start("sh", ["-c", "sleep 0.2; exit 3"])
+        for _ in range(2):
+            with Stopwatch() as watch, pytest.raises(PortError, match="exited with 3 and nothing listens") as caught:
                 python_session.ports.wait(port, timeout=30, process=process)
             assert caught.value.details["reason"] == "ended"
+            assert caught.value.details["process"] == process.id
             assert watch.seconds < allowed(2.0)
-            with pytest.raises(PortError, match="Process p9 "):
-                python_session.ports.wait(port, timeout=30, process=process)
+        with pytest.raises(ConfigError, match="a ManagedProcess of this session"):
+            python_session.ports.wait(port, process=process.pid)  # type: ignore[arg-type]
 
     def test_a_wait_for_a_server_that_is_well(self, python_session: Session) -> None:
         """`http_ok`: until its answer is 200 to 399, else an error that tells the last one."""
@@ -204,6 +196,10 @@ sys.stdin.read()
             with Stopwatch() as watch, pytest.raises(PortError, match="aborted"):
                 python_session.ports.wait(port, timeout=30, http_ok="/ill", abort=AbortSignal.after(0.2))
             assert watch.seconds < allowed(1.0)
+            process = python_session.processes.start("sh", ["-c", "sleep 0.2; exit 3"])
+            with Stopwatch() as watch, pytest.raises(PortError, match="exited with 3"):
+                python_session.ports.wait(port, timeout=30, http_ok="/ill", process=process)
+            assert watch.seconds < allowed(2.0)
         with pytest.raises(ConfigError, match="http_ok"):
             python_session.ports.wait(port, http_ok="health")
 

@@ -25,7 +25,7 @@ def find_programs(
     timeout: float | None,
     abort: Abort | None,
 ) -> dict[str, tuple[Program, ...]]:
-    """See `Session.which`."""
+    """See `Session.which`. `env` is the whole environment, checked."""
     if isinstance(commands, (str, bytes)) or not isinstance(commands, Sequence):
         check.fail("commands", commands, "a list of commands, such as ['python', 'node']")
     checked_abort("abort", abort)

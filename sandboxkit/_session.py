@@ -235,11 +235,7 @@ class AgentSession:
         timeout: float | None = None,
         abort: Abort | None = None,
     ) -> dict[str, tuple[Program, ...]]:
-        merged = self._env if env is None else {**self._env, **check.environment("env", env)}
-        checked_abort("abort", abort)
-        return find_programs(
-            self, commands, cwd=checked_cwd(cwd, self._workspace), env=merged, timeout=timeout, abort=abort
-        )
+        return find_programs(self, commands, cwd=cwd, env=self._merged(env), timeout=timeout, abort=abort)
 
     def destroy(self) -> None:
         self._connection.raise_if_forked()
@@ -364,7 +360,7 @@ class AgentSession:
     ) -> Request:
         # Everything is checked before anything runs; in this order, so that the first wrong argument is the one named.
         checked_command, checked_args = check.command(command), check.args(args)
-        merged = self._env if env is None else {**self._env, **check.environment("env", env)}
+        merged = self._merged(env)
         checked_abort("abort", abort)
         check.number("kill_grace", kill_grace, minimum=0, exclusive=False, optional=True)
         cap = self._limits.max_output_bytes
@@ -385,6 +381,9 @@ class AgentSession:
             max_output_bytes=cap,
             tty=tty,
         )
+
+    def _merged(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        return self._env if env is None else {**self._env, **check.environment("env", env)}
 
     def _timeout(self, asked: float | None) -> float | None:
         limits = self._limits

@@ -19,7 +19,6 @@ from ._frames import (
 )
 from ._process_frames import parse_cursor
 from ._shortcut import Offer
-from ._tunnels import HANDLERS as TUNNEL_HANDLERS
 from ._tunnels import Tunnel
 
 if TYPE_CHECKING:
@@ -169,6 +168,18 @@ def _on_cursor(connection: Connection, number: int, payload: bytes) -> None:
     connection.channel(number).moved(parse_cursor(payload))
 
 
+def _on_opened(connection: Connection, number: int, payload: bytes) -> None:
+    connection.tunnels.opened(number, payload)
+
+
+def _on_accepted(connection: Connection, number: int, payload: bytes) -> None:
+    connection.tunnels.accepted(number, payload)
+
+
+def _on_closed(connection: Connection, number: int, payload: bytes) -> None:
+    connection.tunnels.closed(number, payload)
+
+
 _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
     FrameType.HELLO: _on_hello,
     FrameType.PONG: _on_pong,
@@ -177,7 +188,9 @@ _HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
     FrameType.WINDOW: _on_window,
     FrameType.EXIT: _on_exit,
     FrameType.ERROR: _on_error,
-    **TUNNEL_HANDLERS,
     FrameType.PROCESS: _on_process,
     FrameType.CURSOR: _on_cursor,
+    FrameType.OPENED: _on_opened,
+    FrameType.ACCEPTED: _on_accepted,
+    FrameType.CLOSED: _on_closed,
 }

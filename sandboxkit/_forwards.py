@@ -248,7 +248,7 @@ class Listening:
     def accepted(self, tunnel: Tunnel) -> None:
         self._relay.post(lambda: self._lead(tunnel))
         if self._is_closed:  # then the relay's thread may have ended before that came; looked at behind it
-            tunnel.refuse()
+            tunnel.reset()
 
     def closed(self, end: End) -> None:
         self._outcome = end

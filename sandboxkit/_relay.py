@@ -359,7 +359,7 @@ class Conduit:
         self._over = False
         self._paused = False
         self._short = False  # send took less than it was given
-        tunnel.accept(_ConduitSink(self))
+        tunnel.accept(self)
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Send to the sandbox as much as it takes now, and return how much; when less, `writable` comes."""
@@ -428,47 +428,31 @@ class Conduit:
             self.reset()
             raise
 
-    # The reader thread's side.
+    # The reader thread: see TunnelSink.
 
-    def took(self, chunk: memoryview) -> int:
-        """Bytes came."""
+    def opened(self) -> None:
+        pass
+
+    def received(self, chunk: memoryview) -> int:
         with self._lock:
             self._waiting += chunk
-        self.tell()
+        self._came()
         return 0
 
-    def tell(self, *, eof: bool = False, end: End | None = None) -> None:
-        """Something came that is to be delivered."""
+    def received_eof(self) -> None:
+        self._came(eof=True)
+
+    def credited(self) -> None:
+        if self._short:
+            self._relay.post(self._credited)
+
+    def closed(self, end: End) -> None:
+        self._came(end=end)
+
+    def _came(self, *, eof: bool = False, end: End | None = None) -> None:
         with self._lock:
             self._eof = self._eof or eof
             self._end = end or self._end
             told, self._told = self._told, True
         if not told:
             self._relay.post(self._deliver)
-
-    def credited(self) -> None:
-        """There is credit again."""
-        if self._short:
-            self._relay.post(self._credited)
-
-
-class _ConduitSink:
-    # The reader thread's calls of a Conduit's tunnel, apart from what the owner of the Conduit calls.
-
-    def __init__(self, conduit: Conduit) -> None:
-        self._conduit = conduit
-
-    def opened(self) -> None:
-        pass
-
-    def received(self, chunk: memoryview) -> int:
-        return self._conduit.took(chunk)
-
-    def received_eof(self) -> None:
-        self._conduit.tell(eof=True)
-
-    def credited(self) -> None:
-        self._conduit.credited()
-
-    def closed(self, end: End) -> None:
-        self._conduit.tell(end=end)

@@ -1,13 +1,13 @@
 """Tunnels and listeners on the wire (agent/PROTOCOL.md section 9): their table, and what each frame does to them.
 
 A tunnel is a channel whose bytes go to and from a connection inside the sandbox. Its frames are acted on by the reader
-thread, which tells the tunnel's sink; all that is sent for it comes from the relay's thread (`sandboxkit._relay`).
+thread, which tells the tunnel's sink; what is sent for it comes from the relay's thread (`sandboxkit._relay`), but the
+credit that the sink gives back at once and the reset of what came too late.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
@@ -33,7 +33,7 @@ __all__ = ["WINDOW", "Address", "Closed", "Companion", "End", "ListenerSink", "T
 WINDOW: Final = 1024 * 1024
 """Credit that the agent gets for each tunnel: the most that may wait here for one that does not read."""
 
-INPUT_WINDOW: Final = 524_288  # §9.3: credit for what the host sends
+HOST_WINDOW: Final = 524_288  # §9.3: the first credit for what the host sends through a tunnel
 MAX_ACCEPTED: Final = 224  # §9.4: connections from inside that may be open at once
 FIRST_ACCEPTED: Final = 0x8000_0000
 
@@ -99,7 +99,7 @@ class Companion(Protocol):
 
 
 class Tunnel:
-    """One tunnel, or with a ListenerSink a listener. What sends is called from the relay's thread alone."""
+    """One tunnel, or with a ListenerSink a listener. What sends is for the relay's thread alone, but `reset`."""
 
     __slots__ = (
         "_connection",
@@ -123,7 +123,7 @@ class Tunnel:
         self.listener = listener
         self.granted = 0 if sink is None else WINDOW  # bytes the agent may still send
         self._returned = 0  # consumed and not granted again yet
-        self.credit = INPUT_WINDOW
+        self.credit = HOST_WINDOW
         self.is_open = False
         self.eof_received = False
         self.eof_sent = False
@@ -165,10 +165,10 @@ class Tunnel:
             self._send(encode(FrameType.EOF, self.id, b"", Stream.STDIN))
 
     def reset(self) -> None:
-        """End it at once, both ways; a listener closes. May be called twice, and when it has ended."""
+        """End it at once, both ways; a listener closes. Never waits. May be called twice, and when it has ended."""
         if not self.reset_sent and not self.ended:
             self.reset_sent = True
-            self._send(encode_u32(FrameType.KILL, self.id, 0))
+            self._connection.send_later(encode_u32(FrameType.KILL, self.id, 0))
 
     def consumed(self, size: int) -> None:
         """`size` bytes of what `TunnelSink.received` left were consumed since."""
@@ -215,12 +215,6 @@ class Tunnel:
         returned = self._due(self.sink.received(chunk))
         if returned:
             self._connection.send_later(encode_u32(FrameType.WINDOW, self.id, returned))
-
-    def refuse(self) -> None:
-        """`reset` of a connection that came too late."""
-        if not self.reset_sent and not self.ended:
-            self.reset_sent = True
-            self._connection.send_later(encode_u32(FrameType.KILL, self.id, 0))
 
     def finish(self, end: End) -> None:
         """The last frame, or the end of the session."""
@@ -318,7 +312,7 @@ class Tunnels:
         """WINDOW came."""
         with self._connection.credit_lock:
             tunnel.credit += credit
-        if tunnel.credit > INPUT_WINDOW or tunnel.listener is not None:
+        if tunnel.credit > HOST_WINDOW or tunnel.listener is not None:
             raise ProtocolError("more credit than was used")
         if tunnel.sink is not None and not tunnel.reset_sent:
             tunnel.sink.credited()
@@ -373,23 +367,3 @@ def _connect_payload(address: Address) -> bytes:
     if isinstance(address, int):
         return _ADDRESS.pack(WINDOW, 0, 0, address)
     return _ADDRESS.pack(WINDOW, 1, 0, 0) + address.encode("utf-8", "surrogateescape")
-
-
-def _on_opened(connection: Connection, number: int, payload: bytes) -> None:
-    connection.tunnels.opened(number, payload)
-
-
-def _on_accepted(connection: Connection, number: int, payload: bytes) -> None:
-    connection.tunnels.accepted(number, payload)
-
-
-def _on_closed(connection: Connection, number: int, payload: bytes) -> None:
-    connection.tunnels.closed(number, payload)
-
-
-HANDLERS: dict[int, Callable[[Connection, int, bytes], None]] = {
-    FrameType.OPENED: _on_opened,
-    FrameType.ACCEPTED: _on_accepted,
-    FrameType.CLOSED: _on_closed,
-}
-"""Of the frame types that only tunnels have."""

@@ -92,7 +92,7 @@ def test_a_handler_that_raises_leaves_no_connection_open(relay: Relay, monkeypat
     monkeypatch.setattr(threading, "excepthook", raised.append)
     tunnel: Any = LateTunnel()
     conduit = Conduit(relay, tunnel, Handler())
-    conduit.took(memoryview(b"x"))
+    conduit.received(memoryview(b"x"))
     relay._run_posted()
     assert [hook.exc_type for hook in raised] == [ValueError]
     assert tunnel.resets == 1

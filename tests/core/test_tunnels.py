@@ -14,7 +14,7 @@ from sandboxkit import EngineError, PortError, SessionLostError, UnsupportedErro
 from sandboxkit._channel import Connection
 from sandboxkit._frames import FrameType
 from sandboxkit._session import AgentSession
-from sandboxkit._tunnels import INPUT_WINDOW, MAX_ACCEPTED, WINDOW
+from sandboxkit._tunnels import HOST_WINDOW, MAX_ACCEPTED, WINDOW
 
 from .background import Call
 from .fake_agent import FakeAgent, frame
@@ -169,12 +169,12 @@ def test_what_the_agent_may_do(session: AgentSession, agent: FakeAgent) -> None:
             while chunk := client.recv(1 << 20):
                 size += len(chunk)
             assert size == WINDOW
-            client.sendall(b"x" * INPUT_WINDOW)
+            client.sendall(b"x" * HOST_WINDOW)
             client.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + 20
-            while sum(len(sent.payload) for sent in agent.sent(FrameType.DATA)) < INPUT_WINDOW:
+            while sum(len(sent.payload) for sent in agent.sent(FrameType.DATA)) < HOST_WINDOW:
                 assert time.monotonic() < deadline
-            agent.send(window(1, INPUT_WINDOW))
+            agent.send(window(1, HOST_WINDOW))
             wait_for(agent, FrameType.EOF)
             agent.send(closed(1))
         assert session.exec("echo", ["alive"]).stdout == "alive"

@@ -18,7 +18,7 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-__all__ = ["PROXY_PORT", "Network", "NetworkMode", "checked_port", "proxy_environment"]
+__all__ = ["PROXY_PORT", "Network", "NetworkMode", "proxy_environment"]
 
 Resolver = Callable[[str, int], Sequence[str]]
 Credentials = Mapping[str, Mapping[str, str]]
@@ -184,23 +184,17 @@ def _is_context(value: object) -> bool:
     return isinstance(value, ssl.SSLContext)
 
 
-def checked_port(field: str, value: object) -> int:
-    """A TCP port."""
-    check.integer(field, value, minimum=1, maximum=65535)
-    assert isinstance(value, int)
-    return value
-
-
 def _ports(ports: object) -> tuple[int, ...]:
     if isinstance(ports, (str, bytes)) or not isinstance(ports, Sequence):
         check.fail("ports", ports, "a list of ports, such as [8000]")
-    found = [checked_port(f"ports[{index}]", port) for index, port in enumerate(ports)]
+    found = tuple(ports)
     for index, port in enumerate(found):
+        check.port(f"ports[{index}]", port)
         if port in found[:index]:
             check.fail(f"ports[{index}]", port, "each port once")
     if len(found) > MAX_PORTS:
         check.fail("ports", ports, f"at most {MAX_PORTS} ports")
-    return tuple(found)
+    return found
 
 
 def _destinations(field: str, given: object, known: set[tuple[str, int]]) -> list[Destination]:

@@ -13,7 +13,6 @@ from . import _validate as check
 from ._applets import AppletHost, Applets, Call
 from ._frames import printable
 from ._http_probe import HttpProbe
-from ._network import checked_port
 from ._records import Reader
 from .abort import Abort, checked_abort
 from .errors import FileError, PortError, SandboxError
@@ -77,7 +76,7 @@ class PortWatch:
         127.0.0.1 alone, how the process ended, what the last answer was. `details["reason"]` is `timeout`, `loopback`,
         `ended`, `aborted` or `http`.
         """
-        checked_port("port", port)
+        check.port("port", port)
         check.number("timeout", timeout, optional=True)
         checked_abort("abort", abort)
         if process is not None and not isinstance(process, ManagedProcess):

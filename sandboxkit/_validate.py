@@ -22,6 +22,7 @@ __all__ = [
     "labels",
     "number",
     "octets",
+    "port",
     "request_size",
     "session_id",
     "text",
@@ -74,6 +75,11 @@ def integer(field: str, value: object, *, minimum: int, maximum: int | None = No
         fail(field, value, accepted)
     if maximum is not None and value > maximum:
         fail(field, value, accepted)
+
+
+def port(field: str, value: object, *, minimum: int = 1, optional: bool = False) -> None:
+    """A TCP port; with `minimum` 0 also "any"."""
+    integer(field, value, minimum=minimum, maximum=65535, optional=optional)
 
 
 def boolean(field: str, value: object) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from typing_extensions import Self
 
 from . import _validate as check
-from ._forwards import ForwardServer, ServiceExposer
+from ._forwards import ForwardServer, PumpOwner, ServiceExposer
 from ._frames import Refusal
 from ._port_watch import PortHost, PortWatch
 from ._relay import Relay, close_socket
@@ -38,15 +38,37 @@ class PortsHost(PortHost, Protocol):
         """Raise why nothing can be done in the session any more, if so."""
 
 
-class Forward:
+class _Listener:
+    # What a forward and an exposed service are for their user: they count connections, and are closed once.
+
+    def __init__(self, server: PumpOwner) -> None:
+        self._server = server
+        self._pid = os.getpid()
+
+    @property
+    def connections(self) -> int:
+        """How many there have been."""
+        return self._server.counters[0]
+
+    def close(self) -> None:
+        """Listen no more and end its connections at once. May be called twice; a forked child's call does nothing."""
+        if os.getpid() == self._pid:
+            self._server.close(_PATIENCE)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Forward(_Listener):
     """A port of the host that leads into the sandbox, see `SessionPorts.forward`. Every method may be called anywhere.
 
     As a context manager it gives `url` and is closed at the end. It ends with the session.
     """
 
     def __init__(self, server: ForwardServer, target: Target, port: int) -> None:
-        self._server = server
-        self._pid = os.getpid()
+        super().__init__(server)
         self.target = target
         self.host = _LOCAL
         self.port = port
@@ -55,11 +77,6 @@ class Forward:
     def url(self) -> str:
         """`http://127.0.0.1:PORT`. Without a slash at the end, so that a path can follow."""
         return f"http://{self.host}:{self.port}"
-
-    @property
-    def connections(self) -> int:
-        """How many there have been."""
-        return self._server.counters[0]
 
     @property
     def bytes_to_sandbox(self) -> int:
@@ -71,51 +88,25 @@ class Forward:
         """Of all connections so far."""
         return self._server.counters[2]
 
-    def close(self) -> None:
-        """Listen no more and end its connections at once. May be called twice; a forked child's call does nothing."""
-        if os.getpid() == self._pid:
-            self._server.close(_PATIENCE)
-
     def __enter__(self) -> str:
         return self.url
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Forward {self.host}:{self.port} to {self.target}>"
 
 
-class Exposed:
+class Exposed(_Listener):
     """A service of the host for the sandbox, see `SessionPorts.expose`. A context manager; it ends with the session."""
 
     def __init__(self, exposer: ServiceExposer, port: int, host: str, host_port: int) -> None:
-        self._exposer = exposer
-        self._pid = os.getpid()
+        super().__init__(exposer)
         self.port = port
         """Inside the sandbox, on 127.0.0.1."""
         self.host = host
         self.host_port = host_port
 
-    @property
-    def connections(self) -> int:
-        """How many there have been."""
-        return self._exposer.counters[0]
-
-    def close(self) -> None:
-        """Listen no more and end its connections at once. May be called twice; a forked child's call does nothing."""
-        if os.getpid() == self._pid:
-            self._exposer.close(_PATIENCE)
-
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Exposed {self.host}:{self.host_port} as {self.port}>"
@@ -147,7 +138,7 @@ class SessionPorts(PortWatch):
         `host_port` is in use.
         """
         address = _checked_target(target)
-        check.integer("host_port", host_port, minimum=0, maximum=65535)
+        check.port("host_port", host_port, minimum=0)
         self._session.raise_if_unusable()
         listener = _listener(host_port)
         server = ForwardServer(self._session.relay, listener, address)
@@ -166,8 +157,8 @@ class SessionPorts(PortWatch):
         `as_port` None is the same number as `host_port`. `host` is an address or a name, resolved once, now. The
         service need not run yet. PortError when `as_port` is in use in the sandbox, or not for the session's user.
         """
-        check.integer("host_port", host_port, minimum=1, maximum=65535)
-        check.integer("as_port", as_port, minimum=1, maximum=65535, optional=True)
+        check.port("host_port", host_port)
+        check.port("as_port", as_port, optional=True)
         check.text("host", host, accepted="a host's address or name, not empty, without NUL")
         self._session.raise_if_unusable()
         family, address = _resolved(host, host_port)

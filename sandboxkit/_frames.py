@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 __all__ = [
+    "EXEC",
     "HEADER",
     "INPUT_WINDOW",
     "MAX_PAYLOAD",
@@ -29,13 +30,13 @@ __all__ = [
 VERSION: Final = 1
 MAGIC: Final = 0x4B584253
 HEADER: Final = struct.Struct("<IIBBH")  # §1: length, channel, type, flags, reserved
+EXEC: Final = struct.Struct("<IIIIHHII")  # §5.1: flags, window, timeout, grace, rows, columns, counts of strings
 MAX_PAYLOAD: Final = 65_536  # §1: of any frame from the agent, and of DATA to it
 MAX_HELLO: Final = 8_192
 INPUT_WINDOW: Final = 65_536  # §4.2: the first credit for a command's input
 MAX_CREDIT: Final = 2**31 - 1
 MAX_CHANNEL: Final = 0x7FFF_FFFF
 
-_EXEC = struct.Struct("<IIIIHHII")
 _EXIT = struct.Struct("<BBBBIQQQH")
 _ERROR = struct.Struct("<HH")
 _HELLO = struct.Struct("<IHH")
@@ -150,7 +151,7 @@ def exec_payload(
     strings = [cwd, *argv]
     strings.extend(f"{name}={value}" for name, value in env.items())
     strings.append("")
-    head = _EXEC.pack(flags, window, timeout_ms, grace_ms, rows, columns, len(argv), len(env))
+    head = EXEC.pack(flags, window, timeout_ms, grace_ms, rows, columns, len(argv), len(env))
     return head + "\0".join(strings).encode("utf-8", "surrogateescape")  # whatever the host's own locale is
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from ._frames import Exit, ProtocolError
+from ._frames import EXEC, ExecFlag, Exit, ProtocolError
 
 __all__ = [
     "MAX_LOG",
@@ -33,7 +33,6 @@ MAX_NAME: Final = 255
 MAX_REQUEST: Final = MAX_START - MAX_NAME - 16 - 1024  # of EXEC's payload in it
 
 _START = struct.Struct("<IIII")
-_EXEC = struct.Struct("<IIIIHHII")
 _VIEW = struct.Struct("<IIIIQQ")
 _PAIR = struct.Struct("<II")
 _RECORD = struct.Struct("<IIBBHIQQQ")
@@ -151,11 +150,11 @@ class Launch:
         log_bytes, _, name_size, _ = _START.unpack_from(data)
         name = data[_START.size : _START.size + name_size]
         request = data[_START.size + name_size :]
-        if len(request) < _EXEC.size or not MIN_LOG <= log_bytes <= MAX_LOG:
+        if len(request) < EXEC.size or not MIN_LOG <= log_bytes <= MAX_LOG:
             raise ProtocolError("a request that is none")
-        flags, _, _, _, _, _, argc, envc = _EXEC.unpack_from(request)
-        strings = request[_EXEC.size :].split(b"\0")
-        if flags & ~1 or argc < 1 or len(strings) != 1 + argc + envc + 1 or strings[-1]:
+        flags, _, _, _, _, _, argc, envc = EXEC.unpack_from(request)
+        strings = request[EXEC.size :].split(b"\0")
+        if flags & ~ExecFlag.STDIN or argc < 1 or len(strings) != 1 + argc + envc + 1 or strings[-1]:
             raise ProtocolError("a request whose strings don't match its counts")
         cwd, *argv = _texts(strings[: 1 + argc])
         return cls(
@@ -163,7 +162,7 @@ class Launch:
             args=tuple(argv[1:]),
             cwd=cwd,
             name=_texts([name])[0] or None,
-            stdin=bool(flags & 1),
+            stdin=bool(flags & ExecFlag.STDIN),
             log_bytes=log_bytes,
             request=request,
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from sandboxkit.backend import ContainerStatus, Effective, EngineInfo
 from sandboxkit.engines.architecture import normalised_arch
 from sandboxkit.engines.ports import published_ports
@@ -52,7 +50,7 @@ def status(found: Any) -> ContainerStatus:
         exit_code=int(state["ExitCode"]) if state["Status"] in ("exited", "dead") else None,
         oom_killed=bool(state.get("OOMKilled")),
         labels=dict(found["Config"].get("Labels") or {}),
-        effective=attrs.evolve(_effective(found["HostConfig"]), published=published_ports(found)),
+        effective=_effective(found),
     )
 
 
@@ -67,7 +65,8 @@ def listed_status(found: Any) -> ContainerStatus:
     )
 
 
-def _effective(host: Any) -> Effective:
+def _effective(found: Any) -> Effective:
+    host = found["HostConfig"]
     options = [str(option) for option in host.get("SecurityOpt") or ()]
     dropped = {str(name).upper().removeprefix("CAP_") for name in host.get("CapDrop") or ()}
     network = str(host.get("NetworkMode", ""))
@@ -84,6 +83,7 @@ def _effective(host: Any) -> Effective:
         readonly_rootfs=bool(host.get("ReadonlyRootfs")),
         privileged=bool(host.get("Privileged")),
         runtime=str(host.get("Runtime") or ""),
+        published=published_ports(found),
     )
 
 

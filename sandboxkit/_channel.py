@@ -28,7 +28,7 @@ from ._frames import (
     encode_exec,
     printable,
 )
-from ._lane import Channel, Outcome, Sink
+from ._lane import Channel, Sink
 from ._latch import Latch
 from ._process_frames import ProcessRecord
 from ._shortcut import Offer, Shortcut, taken
@@ -37,7 +37,7 @@ from .backend import ByteStream
 from .errors import EngineError, SandboxError, SessionDestroyedError, SessionLostError
 from .streams import WatchableStream
 
-__all__ = ["Channel", "Connection", "Outcome", "Sink"]
+__all__ = ["Channel", "Connection", "Sink"]
 
 _LOST = (
     "The session's container is gone: it was stopped or removed, ran out of memory, or its engine ended. "

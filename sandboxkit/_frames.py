@@ -13,6 +13,8 @@ __all__ = [
     "EXEC",
     "HEADER",
     "INPUT_WINDOW",
+    "MAX_CHANNEL",
+    "MAX_CREDIT",
     "MAX_PAYLOAD",
     "ExecFlag",
     "Exit",
@@ -23,7 +25,13 @@ __all__ = [
     "RefusalCode",
     "Stream",
     "encode",
+    "encode_configure",
     "encode_exec",
+    "encode_resize",
+    "encode_u32",
+    "exec_payload",
+    "milliseconds",
+    "parse_u32",
     "printable",
 ]
 

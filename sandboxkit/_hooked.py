@@ -18,7 +18,7 @@ from .hooks import ExecEnded, ExecStarted, FileWritten, Hooks, SessionCreated, S
 from .results import Event, ExecResult, ExitEvent
 from .session import SessionState
 
-__all__ = ["HookedSession", "open_session"]
+__all__ = ["open_session"]
 
 _LONGEST_NAME = 255
 

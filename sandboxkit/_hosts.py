@@ -11,7 +11,7 @@ import re
 
 import attrs
 
-__all__ = ["DEFAULT_PORTS", "Destination", "is_address", "normalised_host", "parse_destination"]
+__all__ = ["Destination", "is_address", "normalised_host", "parse_destination"]
 
 DEFAULT_PORTS = (80, 443)
 """Of a destination that names none."""

@@ -24,7 +24,7 @@ from .errors import SandboxError
 if TYPE_CHECKING:
     from ._channel import Connection
 
-__all__ = ["Channel", "Outcome", "Sink"]
+__all__ = ["Channel", "Sink"]
 
 Outcome = Exit | Refusal | tuple[ProcessRecord, ...] | SandboxError
 """What a channel ended with."""

@@ -18,9 +18,9 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-__all__ = ["PROXY_PORT", "Network", "NetworkMode", "proxy_environment"]
+__all__ = ["PROXY_PORT", "Lookup", "Network", "NetworkMode", "proxy_environment"]
 
-Resolver = Callable[[str, int], Sequence[str]]
+Lookup = Callable[[str, int], Sequence[str]]
 Credentials = Mapping[str, Mapping[str, str]]
 
 PROXY_PORT = 43_128
@@ -69,7 +69,7 @@ class Network:
     credential_hosts: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     credentials: Credentials = attrs.field(factory=_no_credentials, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
     audit: Callable[[Any], object] | None = attrs.field(default=None, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
-    resolver: Resolver | None = attrs.field(default=None, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
+    resolver: Lookup | None = attrs.field(default=None, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
     ssl_context: SSLContext | None = attrs.field(default=None, kw_only=True, eq=False, metadata=_NOT_IN_LABELS)
 
     def __attrs_post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Network:
         max_connection_bytes: int | None = None,
         max_total_bytes: int | None = None,
         connect_timeout: float = 10.0,
-        resolver: Resolver | None = None,
+        resolver: Lookup | None = None,
         ssl_context: SSLContext | None = None,
     ) -> Network:
         """No network, and a proxy for exactly these destinations, through this process. It needs no engine's network.

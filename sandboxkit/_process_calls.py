@@ -20,7 +20,7 @@ from .abort import POLL, Abort, AbortSignal
 from .config import Limits
 from .errors import ProcessError, ProcessTimeoutError, SandboxError
 
-__all__ = ["Call", "Calls", "LogSink", "ProcessHost", "shown_id", "stop_all"]
+__all__ = ["Call", "Calls", "KnownLaunch", "LogSink", "ProcessHost", "finalized", "let_go", "shown_id", "stop_all"]
 
 _GIVEN_UP: Final = 5.0  # seconds to hear of a start that Ctrl-C cut
 _PIECES: Final = 1024  # that may wait for a consumer, however small

@@ -13,6 +13,7 @@ from ._frames import EXEC, ExecFlag, Exit, ProtocolError
 
 __all__ = [
     "MAX_LOG",
+    "MAX_NAME",
     "MAX_PROCESSES",
     "MAX_REQUEST",
     "MIN_LOG",
@@ -23,6 +24,7 @@ __all__ = [
     "encode_list",
     "encode_stop",
     "encode_view",
+    "parse_cursor",
 ]
 
 MIN_LOG: Final = 4_096

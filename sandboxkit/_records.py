@@ -14,7 +14,7 @@ from .file_results import FileEntry, FileType, SearchMatch
 from .port_results import ListeningPort
 from .results import Program
 
-__all__ = ["DONE", "END", "BrokenRecordError", "Identity", "IncompleteError", "Reader", "encode_entry", "parse_end"]
+__all__ = ["DONE", "END", "BrokenRecordError", "Identity", "IncompleteError", "Reader", "encode_entry"]
 
 MAX_PATH: Final = 4095
 MAX_BLOCK: Final = 262_144

@@ -5,16 +5,17 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
-__all__ = ["Resolution", "Resolver", "system_addresses"]
+from ._network import Lookup
+
+__all__ = ["Resolution", "Resolver"]
 
 _WAITING: Final = 64
 _MOST: Final = 32  # addresses of one name that are looked at
 
 Resolution: TypeAlias = list[str] | Exception
-Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
 
 
 def system_addresses(host: str, port: int) -> list[str]:

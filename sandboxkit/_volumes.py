@@ -16,7 +16,7 @@ from .backend_parts import volumes_of
 from .config import Security, Workspace, WorkspaceKind
 from .errors import ConfigError, SandboxError, SessionBusyError
 
-__all__ = ["claim", "claim_again", "holder_labels", "make_volume", "security_for", "volume_made"]
+__all__ = ["claim", "claim_again", "holder_labels", "security_for", "volume_made"]
 
 _UNDECIDED = 30.0
 """Seconds to wait for another session that was made at the same moment to start or to give up."""

@@ -14,7 +14,7 @@ from sandboxkit.errors import ConfigError, EngineUnavailableError
 
 from ._obstacles import obstacle
 
-__all__ = ["SCHEME", "Bubblewrap", "find"]
+__all__ = ["Bubblewrap", "find"]
 
 SCHEME = "bwrap://"
 

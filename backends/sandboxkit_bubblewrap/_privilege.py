@@ -10,7 +10,7 @@ from typing import Literal
 
 import attrs
 
-__all__ = ["SETUP_CAPABILITIES", "Mapping", "id_ranges", "is_privileged", "mapping_for", "mapping_in"]
+__all__ = ["SETUP_CAPABILITIES", "Mapping", "is_privileged", "mapping_for", "mapping_in"]
 
 SETUP_CAPABILITIES = ("CAP_CHOWN", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
 """In the sandbox's own user namespace: what the agent needs to become another user, and gives up with it."""

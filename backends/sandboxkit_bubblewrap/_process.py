@@ -24,7 +24,7 @@ import attrs
 
 from sandboxkit.errors import EngineError
 
-__all__ = ["MARK", "Limit", "Process", "Record", "Start", "end_all", "records"]
+__all__ = ["Process", "Record", "Start", "end_all", "records"]
 
 MARK = "SANDBOXKIT_BUBBLEWRAP"
 """The variable in the keeper's environment that holds the Record: other processes find a sandbox without any file."""

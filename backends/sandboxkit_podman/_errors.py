@@ -12,7 +12,7 @@ from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError
 
 from ._sdk import errors
 
-__all__ = ["TABLE", "failure_of", "translated"]
+__all__ = ["TABLE", "translated"]
 
 _GONE = Rule(EngineUnavailableError, retryable=True, advice="see whether Podman works: `podman info`")
 _SLOW = Rule(

@@ -273,7 +273,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def parse_u32(payload: bytes) -> int:
-    """The payload of WINDOW and STARTED."""
+    """The payload of WINDOW, STARTED and ACCEPTED."""
     if len(payload) != 4:
         raise ProtocolError(f"a number of {len(payload)} bytes")
     value: int = _U32.unpack(payload)[0]

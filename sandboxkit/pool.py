@@ -1,8 +1,8 @@
 """Warm sessions: made ahead by one thread in the background, handed out fresh, replaced when they die or grow old.
 
-The thread is the pool's only one, and the only one in the core besides each connection's reader. It makes sessions,
-one after the other, looks after the idle ones and ends them; it runs no code of the caller but `health_check`. `map`
-runs the caller's function on threads that live as long as the call.
+The thread is the pool's only one. It makes sessions, one after the other, looks after the idle ones and ends them; of
+the caller's code it runs `health_check` and the sandbox's hooks. `map` runs the caller's function on threads that live
+as long as the call.
 """
 
 from __future__ import annotations

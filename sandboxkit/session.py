@@ -196,8 +196,9 @@ class Session(Protocol):
     def stop(self, grace: float = 5.0) -> None:
         """End what runs and keep the files, for `Sandbox.resume(id)`; only with `create_session(keep=True)`.
 
-        Running commands get SIGTERM, and SIGKILL after `grace` seconds; background processes SIGKILL. Calls that wait,
-        and later ones, raise SessionLostError. Leaving the `with` block does not destroy a stopped session. Idempotent.
+        Running commands and managed processes get SIGTERM, and SIGKILL after `grace` seconds; background processes
+        SIGKILL. Who waits for one is told how it ended (a command's result is `aborted`); later calls raise
+        SessionLostError. Leaving the `with` block does not destroy a stopped session. Idempotent.
         """
         ...
 
@@ -213,8 +214,8 @@ class Session(Protocol):
     def detach(self) -> None:
         """Let go of the session, for `sandboxkit.attach(id)`; only with `create_session(detached=True)`.
 
-        It lives on with its files and background processes; commands that run end. Later calls on this object raise
-        SessionLostError, and leaving its `with` block does not destroy the session. Idempotent.
+        It lives on with its files, managed and background processes; commands that run are killed. Calls that wait, and
+        later ones on this object, raise SessionLostError; leaving its `with` block does not destroy it. Idempotent.
         """
         ...
 

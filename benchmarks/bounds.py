@@ -261,3 +261,39 @@ BOUNDS: tuple[Bound, ...] = (
         engines=ENGINES,
     ),
 )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One bound on one engine: what was found, or what was missing, which breaks it too."""
+
+    engine: str
+    bound: Bound
+    value: float | None
+    margin: float
+    missing: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it holds."""
+        return self.value is not None and self.bound.holds(self.value, self.margin)
+
+    def __str__(self) -> str:
+        sign = "<=" if self.bound.at_most else ">="
+        limit = f"{sign} {self.bound.limit(self.margin):.4g}{self.bound.unit}"
+        found = self.missing if self.value is None else f"{self.value:.3g}{self.bound.unit}"
+        mark = "ok    " if self.ok else "OWED  " if self.bound.owed else "BROKEN"
+        return f"{mark} {self.engine:16} {self.bound.title:66} {limit:>16}  {found}"
+
+
+def judge(results: Results, engine: str, statistic: Statistic, margin: float) -> list[Verdict]:
+    """Every bound that applies to the engine."""
+    figures = Figures(results, engine, statistic)
+    verdicts = []
+    for bound in BOUNDS:
+        if engine in bound.engines:
+            try:
+                verdicts.append(Verdict(engine, bound, bound.value(figures), margin))
+            except MissingError as error:
+                verdicts.append(Verdict(engine, bound, None, margin, str(error)))
+    return verdicts

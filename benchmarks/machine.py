@@ -14,6 +14,7 @@ from sandboxkit import Limits, Sandbox, SandboxError
 from .competitors import PYTHON_IMAGE
 from .competitors.base import Engine
 from .environments import ROOT
+from .processes import PROC, field
 
 ENGINES = ROOT / "build" / "engines.json"
 HOST = Engine("host")
@@ -46,12 +47,12 @@ def describe_engine(engine: Engine) -> str:
 
 def describe_machine() -> dict[str, Any]:
     """Processor, memory, system; and how busy it was, which tells how much the figures are worth."""
-    memory = int(_first("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
+    memory = int(field(PROC / "meminfo", "MemTotal").split()[0]) / (1 << 20)
     return {
-        "processor": _first("/proc/cpuinfo", "model name") or platform.machine(),
+        "processor": field(PROC / "cpuinfo", "model name") or platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(memory, 1),
-        "system": _first("/etc/os-release", "PRETTY_NAME", "=").strip('"'),
+        "system": field(Path("/etc/os-release"), "PRETTY_NAME", "=").strip('"'),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
@@ -65,11 +66,3 @@ def client_version(program: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not run: {error}"
     return done.stdout.strip()
-
-
-def _first(path: str, key: str, separator: str = ":") -> str:
-    for line in Path(path).read_text("utf-8", "replace").splitlines():
-        name, found, value = line.partition(separator)
-        if found and name.strip() == key:
-            return value.strip()
-    return ""

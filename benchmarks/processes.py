@@ -11,22 +11,28 @@ from pathlib import Path
 PROC = Path("/proc")
 
 
-def memory(field: str, pid: int | str = "self") -> float:
-    """MiB that /proc/PID/status gives for VmRSS, VmHWM, ...; 0.0 for a process that has gone."""
+def field(path: Path, name: str, separator: str = ":") -> str:
+    """What a file of lines `NAME: VALUE` gives for a name; empty for one that is not there, or that has gone."""
     with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
+        for line in path.read_text("utf-8", "replace").splitlines():
+            found, is_there, value = line.partition(separator)
+            if is_there and found.strip() == name:
+                return value.strip()
+    return ""
+
+
+def memory(name: str, pid: int | str = "self") -> float:
+    """MiB that /proc/PID/status gives for VmRSS, VmHWM, ...; 0.0 for a process that has gone."""
+    return _mib(PROC / str(pid) / "status", name)
 
 
 def share(pid: int) -> float:
     """MiB that a process holds, pages shared with others counted in part (PSS), so that a sum is of real memory."""
-    with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
+    return _mib(PROC / str(pid) / "smaps_rollup", "Pss")
+
+
+def _mib(path: Path, name: str) -> float:
+    return int((field(path, name) or "0").split()[0]) / 1024
 
 
 def reset_peak() -> None:
@@ -37,29 +43,23 @@ def reset_peak() -> None:
 def with_argument(argument: str) -> list[int]:
     """Processes that have it among their arguments, whole: a number nobody else uses finds a command anywhere here."""
     wanted = argument.encode()
-    found = []
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+    return [int(e.name) for e in PROC.iterdir() if e.name.isdigit() and wanted in _arguments(e.name)]
 
 
 def is_program(pid: int, name: str) -> bool:
     """Whether it runs that program itself, rather than starting or watching something that does."""
+    return _arguments(pid)[0].rpartition(b"/")[2] == name.encode()
+
+
+def _arguments(pid: int | str) -> list[bytes]:
     with contextlib.suppress(OSError):
-        return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2] == name.encode()
-    return False
+        return (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    return [b""]
 
 
 def is_init(pid: int) -> bool:
     """Whether it is the first process of its PID namespace."""
-    with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return line.split()[-1] == "1"
-    return False
+    return field(PROC / str(pid) / "status", "NSpid").split()[-1:] == ["1"]
 
 
 def is_alive(pid: int) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import chart
-from .bounds import BOUNDS, EVERYWHERE, Figures, MissingError, middle
+from .bounds import BOUNDS, EVERYWHERE, Verdict, judge, middle
 from .competitors import ENTRIES, FLOOR, OURS
-from .measures import MEASURES, SECTIONS, Measure, Metric
+from .measures import MEASURES, SECTIONS, Measure, Metric, metrics
 from .results import Results, Row
 
 CHARTED = ("exec-true", "cold", "close", "stdout-64MiB", "write-1MiB", "read-1MiB")
@@ -40,7 +40,6 @@ def report(results: Results) -> str:
 def picture(results: Results, engine: str) -> str:
     """The chart of one engine: each competitor's time as a multiple of sandboxkit's."""
     panels = []
-    titles = {m.id: m.title for measure in MEASURES for m in measure.metrics.values()}
     for metric in CHARTED:
         bars = []
         for name in ENTRIES:
@@ -50,7 +49,7 @@ def picture(results: Results, engine: str) -> str:
                 kind = chart.OURS if name == OURS else chart.FLOOR if name == FLOOR else chart.THEIRS
                 bars.append(chart.Bar(name, ratio, kind))
         if len(bars) > 1:
-            panels.append(chart.Panel(titles[metric], sorted(bars, key=lambda bar: bar.ratio)))
+            panels.append(chart.Panel(metrics()[metric].title, sorted(bars, key=lambda bar: bar.ratio)))
     title = f"{NAMES.get(engine, engine)}: time in multiples of sandboxkit's, logarithmic (shorter is faster)"
     return chart.draw(title, panels)
 
@@ -124,23 +123,21 @@ def _bounds(results: Results) -> Iterator[str]:
     yield ""
     yield f"| | must | aim | {' | '.join(NAMES.get(engine, engine) for engine in engines)} |"
     yield f"|---|---|---|{'---|' * len(engines)}"
+    found = {(v.engine, v.bound.id): v for engine in engines for v in judge(results, engine, middle, 1.0)}
     for bound in BOUNDS:
         sign = "≤" if bound.at_most else "≥"
-        cells = []
-        for engine in engines:
-            if engine not in bound.engines:
-                cells.append("")
-                continue
-            try:
-                value = bound.value(Figures(results, engine, middle))
-            except MissingError:
-                cells.append("n/a")
-                continue
-            mark = "" if bound.holds(value) else " !"
-            cells.append(f"{chart.number(value)}{bound.unit}{mark}")
+        cells = [_verdict(found.get((engine, bound.id))) for engine in engines]
         limits = [f"{sign} {limit:g}{bound.unit}" for limit in (bound.must, bound.aim)]
         yield f"| {bound.title} | {' | '.join([*limits, *cells])} |"
     yield ""
+
+
+def _verdict(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    if verdict.value is None:
+        return "n/a"
+    return f"{chart.number(verdict.value)}{verdict.bound.unit}{'' if verdict.ok else ' !'}"
 
 
 def _engines(results: Results) -> list[str]:
@@ -157,16 +154,16 @@ def _engine(results: Results, engine: str) -> Iterator[str]:
         sections[measure.section].append(measure)
     reasons: dict[str, set[str]] = {}
     for section, measures in sections.items():
-        metrics = [m for measure in measures for m in measure.metrics.values() if _any(results, engine, m)]
-        names = [n for n in ENTRIES if any(results.find(engine, m.id, n) for m in metrics)]
-        if not metrics:
+        shown = [m for measure in measures for m in measure.metrics.values() if _any(results, engine, m)]
+        names = [n for n in ENTRIES if any(results.find(engine, m.id, n) for m in shown)]
+        if not shown:
             continue
         yield f"### {section}"
         yield ""
         # One row a figure, one column a competitor: what is compared stands side by side.
         yield f"| | {' | '.join(names)} |"
         yield f"|---|{'---|' * len(names)}"
-        for metric in metrics:
+        for metric in shown:
             rows = [results.find(engine, metric.id, name) for name in names]
             yield f"| {metric.title} | {' | '.join(cell(row, metric, results) for row in rows)} |"
             for row in rows:

@@ -23,7 +23,7 @@ from .competitors import ENTRIES, Entry
 from .competitors.base import Engine
 from .driver import FULL, QUICK, FailedError, Scale, Worker, interleave
 from .environments import REQUIREMENTS, PreparationError, provide_image, python_of
-from .measures import MEASURES, Measure
+from .measures import MEASURES, Measure, metrics
 from .render import write_report
 from .results import Results, Row
 
@@ -176,9 +176,8 @@ def main() -> int:
     """Measure, save, render."""
     options = arguments()
     if options.list:
-        for measure in MEASURES:
-            for metric in measure.metrics.values():
-                print(f"{metric.id:28}{metric.title}")
+        for metric in metrics().values():
+            print(f"{metric.id:28}{metric.title}")
         return 0
     measures = [measure for measure in select(options.only) if not (options.quick and measure.full)]
     engines = [each for each in machine.engines() if not options.engine or each.name in options.engine]

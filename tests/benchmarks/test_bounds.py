@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bounds import BOUNDS, Bound, best
-from benchmarks.check import ATTEMPTS, Verdict, check_engine, check_file, conclude, judge, needed
+from benchmarks.bounds import BOUNDS, Bound, Verdict, best, judge
+from benchmarks.check import ATTEMPTS, check_engine, check_file, conclude, needed
 from benchmarks.competitors import ENTRIES
 from benchmarks.measures import MEASURES
 from benchmarks.results import Results, Row

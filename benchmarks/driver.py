@@ -64,8 +64,7 @@ class Worker:
 
     def ask(self, operation: str, arguments: dict[str, Any], repeat: int, deadline: float) -> Samples:
         """Samples by name. FailedError with the reason if there are none; a worker that is too slow is killed."""
-        if self._process is None:
-            self._start()
+        self.start()
         assert self._process is not None
         assert self._process.stdin is not None
         request = {"operation": operation, "arguments": arguments, "repeat": repeat}
@@ -108,7 +107,10 @@ class Worker:
             subprocess.run(self.engine.cli("rm", "--force", "--volumes", container), capture_output=True, check=False)
         self._containers.clear()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """See that the process is there and has imported what it needs; FailedError when it can't."""
+        if self._process is not None:
+            return
         engine = {"backend": self.engine.backend, "url": self.engine.url, "rootless": self.engine.rootless}
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         if self.engine.backend == "docker":  # for those who ask the environment alone
@@ -170,7 +172,7 @@ class _Turn:
     samples: Samples = field(default_factory=dict)
     spent: float = 0.0
     block: int = 1
-    reason: str = ""
+    failed: FailedError | None = None
 
     @property
     def budget(self) -> float:
@@ -178,10 +180,11 @@ class _Turn:
 
     @property
     def goes_on(self) -> bool:
-        return not self.reason and self.spent < self.budget
+        return self.failed is None and self.spent < self.budget
 
     def take(self, *, count: bool = True) -> None:
         """Ask once. What is not to be counted is counted all the same if it took too long to be asked again."""
+        self.worker.start()  # in nobody's budget
         start = time.perf_counter()
         deadline = self.scale.deadline * self.measure.patience
         found = self.worker.ask(self.measure.operation, self.measure.arguments, self.block, deadline)
@@ -194,24 +197,25 @@ class _Turn:
         self.block = min(max(int(TURN * self.block / max(seconds, 1e-6)), 1), 20)
 
 
-Outcome = dict[str, tuple[Samples, str]]  # by competitor: samples by name, and the reason if it failed
+Finished = Callable[[Worker, Samples, FailedError | None], object]
 
 
-def interleave(
-    workers: Iterable[Worker], measure: Measure, scale: Scale, failed: Callable[[Worker, FailedError], object]
-) -> Outcome:
-    """Each competitor's samples, taking turns. The first call of each is not counted, unless it was too long a one.
+def interleave(workers: Iterable[Worker], measure: Measure, scale: Scale, finished: Finished) -> None:
+    """Ask the competitors in turn. The first call of each is not counted, unless it was too long a one.
 
-    A competitor that has used up its budget stops early. `failed` hears who gave no figure and why.
+    `finished` hears of each as soon as it is not asked any more, with its samples by name, and why it failed if it
+    did: after its last round, or earlier, when its budget is used up.
     """
-    turns = [_Turn(worker, measure, scale) for worker in workers]
-    for number in range(scale.rounds_of(measure) + 1):
-        for turn in turns:
+    waiting = [_Turn(worker, measure, scale) for worker in workers]
+    rounds = scale.rounds_of(measure)
+    for number in range(rounds + 1):
+        for turn in tuple(waiting):
             # Nobody goes without a sample, however slow.
-            if turn.goes_on or not (turn.samples or turn.reason):
+            if turn.goes_on or not (turn.samples or turn.failed):
                 try:
                     turn.take(count=number > 0)
                 except FailedError as error:
-                    turn.reason = str(error)
-                    failed(turn.worker, error)
-    return {turn.worker.entry.name: (turn.samples, turn.reason) for turn in turns}
+                    turn.failed = error
+            if number == rounds or not turn.goes_on:
+                waiting.remove(turn)
+                finished(turn.worker, turn.samples, turn.failed)

@@ -1,6 +1,6 @@
 """RESULTS.md and its chart, from results/latest.json.
 
-python -m benchmarks.render [FOLDER]
+python -m benchmarks.render [FOLDER | FOLDER/results/unfinished.json]
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def picture(results: Results, engine: str) -> str:
 
 
 def cell(row: Row | None, metric: Metric, results: Results) -> str:
-    """Median, 95th percentile, and in bold how many times sandboxkit's it is; n/a where a note says why."""
+    """Median, 95th percentile of two runs or more, in bold the multiple of sandboxkit's; n/a where a note says why."""
     if row is None:
         return ""
     if row.median is None or row.p95 is None:
@@ -65,8 +65,8 @@ def cell(row: Row | None, metric: Metric, results: Results) -> str:
     text = quantity(row.median, "s")
     if metric.mib is not None and row.median > 0:
         text += f", {chart.number(metric.mib / row.median)} MiB/s"
-    elif row.count > 2:
-        text += f" (p95 {quantity(row.p95, 's')})"
+    else:
+        text += f" (p95 {quantity(row.p95, 's')})" if row.count > 1 else " (one run)"
     ratio = results.ratio(row)
     if ratio is not None and row.competitor != OURS:
         text += f" **{chart.number(ratio)}x**"
@@ -98,9 +98,14 @@ def _head(results: Results) -> Iterator[str]:
     if about.get("scale") != "full":
         yield f"**This was a `{about.get('scale')}` run: fewer repetitions, larger noise.**"
         yield ""
+    minutes = about.get("minutes")
+    if minutes is None:
+        yield "**This run was interrupted: what follows was measured until then.**"
+        yield ""
+    took = "interrupted" if minutes is None else f"{minutes} minutes"
     yield "| | |"
     yield "|---|---|"
-    yield f"| run | {about.get('scale')}, {about.get('started')}, {about.get('minutes')} minutes |"
+    yield f"| run | {about.get('scale')}, {about.get('started')}, {took} |"
     yield (
         f"| machine | {machine.get('processor')}, {machine.get('cores')} cores, {machine.get('memory_gib')} GiB, "
         f"load before the run {machine.get('load_before')} |"
@@ -182,9 +187,10 @@ def _any(results: Results, engine: str, metric: Metric) -> bool:
 
 
 def main() -> int:
-    """Render again what an earlier run has measured."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    write_report(Results.load(folder / "results" / "latest.json"), folder)
+    """Render again what an earlier run has measured, or what an interrupted one had."""
+    asked = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    file = asked / "results" / "latest.json" if asked.is_dir() else asked
+    write_report(Results.load(file), file.parent.parent)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +40,10 @@ class Row:
         return cls(engine, metric, competitor, len(samples), min(samples), median(samples), p95, max(samples))
 
 
+def _ratio(row: Row, ours: float | None) -> float | None:
+    return row.median / ours if ours and row.median is not None else None
+
+
 @dataclass
 class Results:
     """One run: who, where, with what, and the figures."""
@@ -59,12 +63,12 @@ class Results:
 
     def ratio(self, row: Row) -> float | None:
         """How many times sandboxkit's figure of the same run this one is; None without either."""
-        ours = self.median(row.engine, row.metric, OURS)
-        return row.median / ours if ours and row.median is not None else None
+        return _ratio(row, self.median(row.engine, row.metric, OURS))
 
     def save(self, path: Path) -> None:
         """As JSON; whole or not at all."""
-        rows = [{**asdict(row), "ratio": self.ratio(row)} for row in self.rows]
+        ours = {(row.engine, row.metric): row.median for row in self.rows if row.competitor == OURS}
+        rows = [{**vars(row), "ratio": _ratio(row, ours.get((row.engine, row.metric)))} for row in self.rows]
         for row in rows:
             for name, value in row.items():
                 row[name] = float(f"{value:.5g}") if isinstance(value, float) else value

@@ -24,7 +24,8 @@ from .competitors.base import Engine
 from .driver import FULL, QUICK, FailedError, Scale, Worker, interleave
 from .environments import REQUIREMENTS, PreparationError, provide_image, python_of
 from .measures import MEASURES, Measure, metrics
-from .render import write_report
+from .operations import Samples
+from .render import quantity, write_report
 from .results import Results, Row
 
 HERE = Path(__file__).parent
@@ -32,13 +33,16 @@ Say = Callable[[str], object]
 
 
 class Run:
-    """Measures into `results` as it goes, so that what an interrupted run has found can be looked at."""
+    """Measures into `results` as it goes: `keep` is called whenever there is more, so that no interruption loses it."""
 
-    def __init__(self, results: Results, scale: Scale, *, own: bool, say: Say) -> None:
+    def __init__(
+        self, results: Results, scale: Scale, *, own: bool, say: Say, keep: Callable[[], object] = lambda: None
+    ) -> None:
         self._results = results
         self._scale = scale
         self._own = own
         self._say = say
+        self._keep = keep
         self._too_slow: dict[tuple[str, str, str], str] = {}
 
     def engine(self, engine: Engine, measures: list[Measure], names: list[str]) -> None:
@@ -52,14 +56,15 @@ class Run:
             if engine.name in entry.engines and entry.name in names
             for worker in self._prepare(entry, engine, measures)
         ]
+        here = [measure for measure in measures if not measure.engines or engine.name in measure.engines]
         try:
-            for measure in measures:
-                if not measure.engines or engine.name in measure.engines:
-                    taking_part = [w for w in workers if not measure.only or w.entry.name in measure.only]
-                    self._measure(engine, measure, taking_part)
+            for number, measure in enumerate(here, 1):
+                self._say(f"{engine.name}, {number} of {len(here)}: {measure.name}")
+                self._measure(engine, measure, [w for w in workers if not measure.only or w.entry.name in measure.only])
         finally:
             for worker in workers:
                 self._describe(worker)
+            self._keep()
             with ThreadPoolExecutor() as pool:  # some take ten seconds to end a container
                 list(pool.map(Worker.close, workers))
 
@@ -69,8 +74,11 @@ class Run:
             provide_image(entry, engine.url)
         except PreparationError as error:
             self._say(f"{entry.name}: {error}")
-            for measure in measures:
-                self._reason(engine, measure, entry.name, str(error))
+            self._results.rows += [
+                Row(engine.name, metric.id, entry.name, reason=str(error))
+                for measure in measures
+                for metric in measure.metrics.values()
+            ]
             return []
         return [Worker(entry, engine, python)]
 
@@ -79,44 +87,34 @@ class Run:
         for worker in workers:
             reason = self._too_slow.get((engine.name, worker.entry.name, measure.family))
             if reason and measure.family:
-                self._reason(engine, measure, worker.entry.name, reason)
+                self._add([Row(engine.name, m.id, worker.entry.name, reason=reason) for m in measure.metrics.values()])
             else:
                 willing.append(worker)
 
-        def failed(worker: Worker, error: FailedError) -> None:
-            if error.slow:
+        def finished(worker: Worker, samples: Samples, error: FailedError | None) -> None:
+            if error is not None and error.slow:
                 title = next(iter(measure.metrics.values())).title
                 reason = f"not tried: {title}: {error}"
                 self._too_slow[engine.name, worker.entry.name, measure.family] = reason
+            rows = [
+                Row.of(engine.name, metric.id, worker.entry.name, samples[key])
+                if samples.get(key)
+                else Row(engine.name, metric.id, worker.entry.name, reason=str(error or _nothing(key, samples)))
+                for key, metric in measure.metrics.items()
+            ]
+            self._add(rows)
 
-        begin = time.monotonic()
-        outcome = interleave(willing, measure, self._scale, failed)
-        for name, (samples, reason) in outcome.items():
-            for key, metric in measure.metrics.items():
-                if samples.get(key):
-                    row = Row.of(engine.name, metric.id, name, samples[key])
-                else:
-                    row = Row(engine.name, metric.id, name, reason=reason or self._nothing(key, samples))
-                self._results.rows.append(row)
-        self._say(f"{measure.name:24} {time.monotonic() - begin:6.1f} s  {self._summary(engine, measure)}")
+        interleave(willing, measure, self._scale, finished)
 
-    def _nothing(self, key: str, samples: dict[str, list[float]]) -> str:
-        if key == "seconds" and samples.get("survivors"):
-            return "some of it survived each time"
-        return "no container to look into"
-
-    def _summary(self, engine: Engine, measure: Measure) -> str:
-        metric = next(iter(measure.metrics.values()))
-        scale, unit = (1000, "ms") if metric.unit == "s" else (1, metric.unit)
-        found = [r for r in self._results.rows if (r.engine, r.metric) == (engine.name, metric.id)]
-        return ", ".join(
-            f"{r.competitor} {r.median * scale:.4g} {unit}" if r.median is not None else f"{r.competitor} -"
-            for r in found
-        )
-
-    def _reason(self, engine: Engine, measure: Measure, competitor: str, reason: str) -> None:
-        for metric in measure.metrics.values():
-            self._results.rows.append(Row(engine.name, metric.id, competitor, reason=reason))
+    def _add(self, rows: list[Row]) -> None:
+        self._results.rows.extend(rows)
+        self._keep()
+        first = rows[0]
+        if first.median is None:
+            self._say(f"    {first.competitor}: {first.reason}")
+        else:
+            found = quantity(first.median, metrics()[first.metric].unit)
+            self._say(f"    {first.competitor}: {found}, {first.count} run{'s' if first.count > 1 else ''}")
 
     def _describe(self, worker: Worker) -> None:
         entry = worker.entry
@@ -125,6 +123,12 @@ class Run:
         else:
             version = ", ".join(f"{name} {number}" for name, number in pinned(entry, worker.versions).items())
         self._results.about.setdefault("competitors", {})[entry.name] = {"version": version, "note": entry.note}
+
+
+def _nothing(key: str, samples: Samples) -> str:
+    if key == "seconds" and samples.get("survivors"):
+        return "some of it survived each time"
+    return "no container to look into"
 
 
 def pinned(entry: Entry, versions: dict[str, str]) -> dict[str, str]:
@@ -145,14 +149,19 @@ def select(only: list[str]) -> list[Measure]:
 
 
 def measure_all(
-    measures: list[Measure], engines: list[Engine], names: list[str], scale: Scale, *, own: bool, say: Say
+    measures: list[Measure], engines: list[Engine], names: list[str], scale: Scale, *, own: bool, say: Say, kept: Path
 ) -> Results:
-    """All of it, one engine after the other."""
+    """All of it, one engine after the other. What there is so far is always in the file `kept`."""
     now = datetime.now(timezone.utc)
     about: dict[str, Any] = {"scale": scale.name, "started": now.strftime("%Y-%m-%d %H:%M UTC")}
     results = Results({**about, "machine": machine.describe_machine()})
     begin = time.monotonic()
-    run = Run(results, scale, own=own, say=say)
+
+    def say_when(line: str) -> None:
+        minutes, seconds = divmod(round(time.monotonic() - begin), 60)
+        say(f"{minutes:3}:{seconds:02}  {line}")
+
+    run = Run(results, scale, own=own, say=say_when, keep=lambda: results.save(kept))
     for engine in engines:
         run.engine(engine, measures, names)
     results.about["minutes"] = round((time.monotonic() - begin) / 60, 1)
@@ -186,8 +195,13 @@ def main() -> int:
         return 2
     names = options.competitor or list(ENTRIES)
     scale = QUICK if options.quick else FULL
-    results = measure_all(measures, engines, names, scale, own=True, say=lambda line: print(line, flush=True))
+    kept = options.output / "results" / "unfinished.json"
+    print(f"what is measured is in {kept} at once; it becomes latest.json at the end", flush=True)
+    results = measure_all(
+        measures, engines, names, scale, own=True, say=lambda line: print(line, flush=True), kept=kept
+    )
     results.save(options.output / "results" / "latest.json")
+    kept.unlink(missing_ok=True)
     write_report(results, options.output)
     print(f"wrote {options.output / 'RESULTS.md'}")
     return 0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.competitors import ENTRIES, PYTHON_IMAGE, Entry
 from benchmarks.competitors.base import Engine
+from benchmarks.driver import Finished, Scale, Worker
 from benchmarks.environments import LAUNCHERS, REQUIREMENTS, PreparationError, python_of
-from benchmarks.measures import MEASURES
+from benchmarks.measures import MEASURES, Measure
+from benchmarks.render import report
 from benchmarks.results import Results
-from benchmarks.run import Run
+from benchmarks.run import Run, measure_all
 from tests.benchmarks.test_driver import ONCE
 
 PIN = re.compile(r"[\w-]+(\[[\w,]+\])?==[\w.]+(  # .*)?")
@@ -59,3 +62,28 @@ def test_without_environments_of_their_own_all_use_this_one() -> None:
     assert {Path(python_of(entry, own=False)).name for entry in ENTRIES.values()} == {
         Path(python_of(ENTRIES["bwrap"], own=True)).name
     }
+
+
+def test_what_an_interrupted_run_has_measured_is_in_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(workers: Iterable[Worker], measure: Measure, scale: Scale, finished: Finished) -> None:
+        if measure.name == "exec-python":
+            raise KeyboardInterrupt
+        for worker in workers:
+            finished(worker, {"seconds": [0.5, 0.25]}, None)
+            assert Results.load(kept).find("host", measure.name, worker.entry.name)
+
+    monkeypatch.setattr("benchmarks.run.interleave", interrupted)
+    measures = [measure for measure in MEASURES if measure.name in ("exec-true", "exec-python")]
+    said: list[str] = []
+    kept = tmp_path / "results" / "unfinished.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure_all(measures, [Engine("host")], ["bwrap"], ONCE, own=False, say=said.append, kept=kept)
+    left = Results.load(kept)
+    assert [(row.competitor, row.metric, row.count) for row in left.rows] == [("bwrap", "exec-true", 2)]
+    assert "This run was interrupted" in report(left)
+    assert [re.sub(r"^ +\d+:\d\d +", "", line) for line in said[1:]] == [
+        "host, 1 of 2: exec-true",
+        "bwrap: 375 ms, 2 runs",
+        "host, 2 of 2: exec-python",
+    ]
+    assert all(re.match(r" +\d+:\d\d  ", line) for line in said)

@@ -27,6 +27,9 @@ class Scripted:
         self._asked = asked
         self._failure = failure
 
+    def start(self) -> None:
+        """It is there."""
+
     def ask(self, operation: str, arguments: dict[str, Any], repeat: int, deadline: float) -> Samples:
         self._asked.append(self.entry.name)
         if self._failure:
@@ -35,7 +38,15 @@ class Scripted:
 
 
 def run(*workers: Scripted, measure: Measure = MEASURE) -> dict[str, tuple[Samples, str]]:
-    return interleave([cast("Worker", worker) for worker in workers], measure, ONCE, lambda *_: None)
+    """Of each what it gave and why it failed, in the order in which they were finished."""
+    found: dict[str, tuple[Samples, str]] = {}
+
+    def finished(worker: Worker, samples: Samples, error: FailedError | None) -> None:
+        assert worker.entry.name not in found
+        found[worker.entry.name] = (samples, str(error or ""))
+
+    interleave([cast("Worker", worker) for worker in workers], measure, ONCE, finished)
+    return found
 
 
 def test_competitors_take_turns_and_the_first_call_of_each_is_not_counted() -> None:
@@ -50,6 +61,7 @@ def test_one_that_fails_is_asked_once_and_its_reason_kept() -> None:
     found = run(Scripted("a", asked), Scripted("b", asked, FailedError("it has none")))
     assert "".join(asked) == "abaaa"
     assert found["b"] == ({}, "it has none")
+    assert list(found) == ["b", "a"]  # told as soon as it is known
 
 
 def test_one_that_is_too_slow_for_its_budget_keeps_its_only_sample() -> None:

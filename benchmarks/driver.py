@@ -45,7 +45,7 @@ class Scale:
         return max(round(measure.rounds * self.rounds), 1)
 
 
-FULL = Scale("full")
+FULL = Scale("full", budget=0.4, deadline=20.0)
 QUICK = Scale("quick", rounds=0.2, budget=0.3, deadline=20.0)
 
 
@@ -183,13 +183,13 @@ class _Turn:
         return self.failed is None and self.spent < self.budget
 
     def take(self, *, count: bool = True) -> None:
-        """Ask once. What is not to be counted is counted all the same if it took too long to be asked again."""
+        """Ask once. What is not to be counted is counted all the same if it took a third of the budget."""
         self.worker.start()  # in nobody's budget
         start = time.perf_counter()
         deadline = self.scale.deadline * self.measure.patience
         found = self.worker.ask(self.measure.operation, self.measure.arguments, self.block, deadline)
         seconds = time.perf_counter() - start
-        if count or seconds > self.budget / 2:
+        if count or seconds > self.budget / 3:
             self.spent += seconds
             for name, values in found.items():
                 self.samples.setdefault(name, []).extend(values)

@@ -149,6 +149,9 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
         open_number(agent, frame->channel);
         tunnel_connect(agent, frame->channel, payload, frame->length);
         return;
+    case FRAME_TAKEN:
+        tunnel_taken(agent, frame);
+        return;
     case FRAME_LISTEN:
         open_number(agent, frame->channel);
         tunnel_listen(agent, frame->channel, payload, frame->length);

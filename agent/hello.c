@@ -113,6 +113,7 @@ size_t hello_write(struct agent *agent, unsigned char *at, size_t size) {
     add_number(&text, "deny_list", agent->deny_list);
     add_number(&text, "landlock", (uint64_t)agent->landlock);
     add_number(&text, "shortcut", 1);
+    add_number(&text, "lend", 1);
     add_limits(agent, &text);
     add_files(agent, &text);
     return head + text.length;

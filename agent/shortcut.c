@@ -13,8 +13,6 @@
  * The engine's stream stays open, silent: it says how long the host is there, and the engine sees it end with us.
  */
 
-#define NO_DESCRIPTOR UINT32_MAX
-
 void shortcut_open(struct agent *agent) {
     agent->shortcut = (struct shortcut){.ours = -1, .theirs = -1, .input = -1, .output = -1};
 }

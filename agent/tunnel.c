@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -193,6 +194,15 @@ void tunnel_act(struct agent *agent, struct tunnel *tunnel, const struct frame *
     }
 }
 
+/* PROTOCOL.md 9.6: the host has the connection. Nothing of it went through here, and nothing of it ends here. */
+void tunnel_taken(struct agent *agent, const struct frame *frame) {
+    struct tunnel *tunnel = tunnel_find(agent, frame->channel);
+    if (tunnel == NULL || !tunnel->target.lend || !tunnel->opened || tunnel->credit != 0 || tunnel->outstanding != 0 ||
+        tunnel->ended || frame->length != 0 || frame->flags != 0)
+        session_broken(agent, "a connection taken that was not lent");
+    tunnel_end(tunnel, 0);
+}
+
 /* Moves up to one DATA frame to the output buffer. True when that was full: there may be more. */
 static bool forward(struct agent *agent, struct tunnel *tunnel) {
     struct output *output = &agent->output;
@@ -260,6 +270,19 @@ static bool add_number(struct agent *agent, const struct tunnel *tunnel, uint8_t
     return true;
 }
 
+static bool add_opened(struct agent *agent, const struct tunnel *tunnel) {
+    unsigned char payload[4 + OFFER_SIZE];
+    struct stat facts = {0};
+    bool here = tunnel->target.lend && fstat(tunnel->fd, &facts) == 0;
+    if (!reply_room(agent, sizeof payload))
+        return false;
+    unsigned char *at = put_u32(payload, tunnel->port);
+    if (tunnel->target.lend)
+        at = put_u64(put_u32(at, here ? (uint32_t)tunnel->fd : NO_DESCRIPTOR), facts.st_ino);
+    reply_frame(agent, tunnel->id, FRAME_OPENED, 0, payload, (size_t)(at - payload));
+    return true;
+}
+
 static bool add_eof(struct agent *agent, const struct tunnel *tunnel) {
     if (!reply_room(agent, 0))
         return false;
@@ -282,7 +305,7 @@ static bool reply(struct agent *agent, struct tunnel *tunnel) {
         if (tunnel->accepted)
             tunnel->id = agent->tunnels.next_accepted;
         bool added = tunnel->accepted ? add_number(agent, tunnel, FRAME_ACCEPTED, tunnel->listener)
-                                      : add_number(agent, tunnel, FRAME_OPENED, tunnel->port);
+                                      : add_opened(agent, tunnel);
         if (!added)
             return false;
         agent->tunnels.next_accepted += tunnel->accepted;

@@ -32,6 +32,7 @@ enum tunnel_state {
 struct target {
     uint32_t window;
     uint16_t port; /* 0: a unix socket */
+    bool lend;     /* the host would rather have the connection itself */
     socklen_t size;
     struct sockaddr_un name;
 };
@@ -102,6 +103,7 @@ struct tunnel *tunnel_find(struct agent *agent, uint32_t id);
 void tunnel_end(struct tunnel *tunnel, int error);
 /* Writes what waits in its buffer, as far as that goes. */
 void tunnel_drain(struct agent *agent, struct tunnel *tunnel);
+void tunnel_taken(struct agent *agent, const struct frame *frame);
 void tunnel_act(struct agent *agent, struct tunnel *tunnel, const struct frame *frame, const unsigned char *payload);
 short tunnel_events(struct agent *agent, const struct tunnel *tunnel);
 void tunnel_serve(struct agent *agent, struct tunnel *tunnel, short events);

@@ -5,8 +5,10 @@
 #include "detached.h"
 #include "wire.h"
 
-/* PROTOCOL.md 9.1: u32 window, u8 kind, u8 zero, u16 port, then a unix socket's path. */
+/* PROTOCOL.md 9.1: u32 window, u8 kind, u8 flags, u16 port, then a unix socket's path. */
 #define CONNECT_HEADER 8u
+
+#define CONNECT_LEND 1u
 
 enum target_kind { TARGET_PORT = 0, TARGET_UNIX = 1 };
 
@@ -33,11 +35,12 @@ static bool parse_name(const unsigned char *name, size_t size, struct target *ou
 bool target_parse(const unsigned char *payload, size_t size, struct target *out, const char **why) {
     *out = (struct target){0};
     *why = "The request to connect does not parse.";
-    if (size < CONNECT_HEADER || payload[5] != 0)
+    if (size < CONNECT_HEADER || payload[5] > CONNECT_LEND)
         return false;
     out->window = get_u32(payload);
+    out->lend = payload[5] == CONNECT_LEND;
     out->port = get_u16(payload + 6);
-    if (out->window > CREDIT_MAX)
+    if (out->window > CREDIT_MAX || (out->lend && out->window != 0))
         return false;
     if (payload[4] == TARGET_PORT)
         return out->port != 0 && size == CONNECT_HEADER;

@@ -13,7 +13,8 @@
 #define HELLO_MAGIC 0x4b584253u
 #define HELLO_MAX 8192u
 #define CHANNEL_MAX 0x7fffffffu
-#define OFFER_SIZE 12u
+#define OFFER_SIZE 12u          /* of PROTOCOL.md 3.4: a descriptor and its inode */
+#define NO_DESCRIPTOR UINT32_MAX /* in it: there is none */
 #define CREDIT_MAX 0x7fffffffu
 #define ENDING_SIZE 32u /* of EXIT, up to max_rss */
 
@@ -45,6 +46,7 @@ enum frame_type {
     FRAME_OPENED = 0x42,
     FRAME_ACCEPTED = 0x43,
     FRAME_CLOSED = 0x44,
+    FRAME_TAKEN = 0x45,
 };
 
 enum error_code {

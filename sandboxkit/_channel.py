@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from ._frames import (
 from ._lane import Channel, Sink
 from ._latch import Latch
 from ._process_frames import ProcessRecord
-from ._shortcut import Offer, Shortcut, taken
+from ._shortcut import Offer, Shortcut, Taker
 from ._tunnels import Tunnels
 from .backend import ByteStream
 from .errors import EngineError, SandboxError, SessionDestroyedError, SessionLostError
@@ -359,12 +360,28 @@ class Connection:
         engine = self._stream
         if pid is None or not isinstance(engine, WatchableStream):
             raise ProtocolError("an OFFER that nobody asked for")
-        sock = taken(offer, pid)
-        if sock is not None:
-            with self._lock, contextlib.suppress(OSError):  # no descriptor left: all stays as it was
-                self._stream = Shortcut(sock, engine)
-                self._send_stream = self._stream.send
+        with self._lock, contextlib.suppress(OSError):  # no descriptor left, no right: all stays as it was
+            self._take(offer, Taker(pid), engine)
         self.answered.set()
+
+    def _take(self, offer: Offer, taker: Taker, engine: WatchableStream) -> None:
+        sock = taker.take(offer)
+        try:
+            if sock is None or sock.family != socket.AF_UNIX:
+                raise OSError("the offered socket could not be had")
+            self._stream = Shortcut(sock, engine, taker)
+        except OSError:
+            if sock is not None:
+                sock.close()
+            taker.close()
+            raise
+        self._send_stream = self._stream.send
+
+    @property
+    def taker(self) -> Taker | None:
+        """What takes connections out of the agent (§9.6), where the shortcut was taken and the agent knows of it."""
+        lends = self._hello is not None and self._hello.facts.get("lend") == "1"
+        return self._stream.taker if lends and isinstance(self._stream, Shortcut) else None
 
     def channel(self, number: int) -> Channel:
         """Reader thread: the open channel of a frame; ProtocolError when it is not open (§4.1)."""

@@ -7,10 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from ._bridge import Bridge, Loan
 from ._frames import Refusal, RefusalCode
 from ._latch import Latch
 from ._pump import Pump
 from ._relay import Relay, Watch, close_socket
+from ._shortcut import Offer
 from ._tunnels import Address, End, Tunnel
 from .errors import EngineError, SandboxError, UnsupportedError
 
@@ -30,7 +32,7 @@ class PumpOwner:
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._pumps: dict[Pump, None] = {}
+        self._pumps: dict[Pump | Bridge | Loan, None] = {}
         self._closed = Latch()
         self._is_closed = False
         self._counted = 0
@@ -77,13 +79,7 @@ class PumpOwner:
         # Whether that is all, or someone else will set `_closed`.
         raise NotImplementedError
 
-    def _add(self, sock: socket.socket, *, connected: bool) -> Pump:
-        pump = Pump(self._relay, sock, self._done, connected=connected)
-        self._pumps[pump] = None
-        self._counted += 1
-        return pump
-
-    def _done(self, pump: Pump) -> None:
+    def _done(self, pump: Pump | Bridge | Loan) -> None:
         self._pumps.pop(pump, None)
         self._to_sandbox += pump.bytes_to_sandbox
         self._from_sandbox += pump.bytes_from_sandbox
@@ -132,13 +128,33 @@ class ForwardServer(PumpOwner):
 
     def _connect(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        pump = self._add(sock, connected=True)
+        self._counted += 1
+        tunnels, lends = self._relay.tunnels, self._relay.tunnels.lends
+        pump = Loan(self._relay, sock, self._couple, self._done) if lends else Pump(self._relay, sock, self._done)
+        self._pumps[pump] = None
         try:
-            pump.start(self._relay.tunnels.connect(self._address, pump))
+            pump.start(tunnels.connect(self._address, pump, lent=lends))
         except SandboxError:
             pump.reset()  # the session is over: its end comes here too
 
-    def _done(self, pump: Pump) -> None:
+    def _couple(self, loan: Loan, offer: Offer) -> None:
+        inside = self._relay.tunnels.take(offer)
+        client, tunnel = loan.release(), loan.tunnel
+        assert client is not None
+        assert tunnel is not None
+        del self._pumps[loan]
+        if inside is None:
+            pump = Pump(self._relay, client, self._done)
+            self._pumps[pump] = None
+            tunnel.accept(pump)
+            pump.start(tunnel)
+        else:
+            bridge = Bridge(self._relay, client, inside, self._done)
+            self._pumps[bridge] = None
+            tunnel.taken()
+            bridge.start()
+
+    def _done(self, pump: Pump | Bridge | Loan) -> None:
         super()._done(pump)
         self._resume()
 
@@ -179,7 +195,9 @@ class ServiceExposer(PumpOwner):
             sock.close()
             tunnel.reset()
             return
-        pump = self._add(sock, connected=code == 0)
+        pump = Pump(self._relay, sock, self._done, connected=code == 0)
+        self._pumps[pump] = None
+        self._counted += 1
         tunnel.accept(pump)
         pump.start(tunnel)
 

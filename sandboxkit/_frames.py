@@ -86,6 +86,7 @@ class FrameType(enum.IntEnum):
     OPENED = 0x42
     ACCEPTED = 0x43
     CLOSED = 0x44
+    TAKEN = 0x45
 
 
 class Stream(enum.IntEnum):

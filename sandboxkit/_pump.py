@@ -11,6 +11,7 @@ from typing import Final
 
 from ._frames import MAX_PAYLOAD
 from ._relay import Relay, close_socket
+from ._shortcut import Offer
 from ._tunnels import Closed, End, Tunnel
 
 __all__ = ["Pump"]
@@ -197,7 +198,7 @@ class Pump:
 
     # The reader thread: see TunnelSink.
 
-    def opened(self) -> None:
+    def opened(self, offer: Offer | None) -> None:
         pass
 
     def received(self, chunk: memoryview) -> int:

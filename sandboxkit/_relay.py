@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from ._frames import HEADER, MAX_PAYLOAD
+from ._shortcut import Offer
 from ._tunnels import End, Tunnel, Tunnels
 from .errors import SandboxError
 
@@ -430,7 +431,7 @@ class Conduit:
 
     # The reader thread: see TunnelSink.
 
-    def opened(self) -> None:
+    def opened(self, offer: Offer | None) -> None:
         pass
 
     def received(self, chunk: memoryview) -> int:

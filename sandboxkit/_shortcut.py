@@ -4,17 +4,21 @@ An engine copies every byte of an attached stream two or three times, from proce
 take a descriptor of the agent's (pidfd_getfd(2), Linux 5.6: for root, and for the user whose rootless engine it is),
 one end of a socket pair that the agent offers replaces the engine's stream. That one stays open, for its end alone.
 Wherever this does not work (another machine, fewer rights, an older kernel) all goes over the engine's stream.
+
+Connections that the agent makes for tunnels are taken in the same way (§9.6).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import select
 import socket
 import stat
 import struct
+import threading
 from collections.abc import Callable
 
 import attrs
@@ -22,7 +26,7 @@ import attrs
 from ._frames import ProtocolError
 from .streams import STREAM_TIMEOUT, WatchableStream
 
-__all__ = ["Offer", "Shortcut", "taken"]
+__all__ = ["OFFER_SIZE", "Offer", "Shortcut", "Taker"]
 
 _PIDFD_GETFD = 438  # on every architecture (asm-generic/unistd.h)
 _NO_DESCRIPTOR = 2**32 - 1
@@ -30,11 +34,14 @@ _BUFFER = 256 * 1024
 _MUCH = 32 * 1024
 _LAST_WORDS = 0.5
 _OFFER = struct.Struct("<IQ")
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+
+OFFER_SIZE = _OFFER.size
 
 
 @attrs.frozen
 class Offer:
-    """§3.4: where in the agent's process the socket is, and its inode, which tells it from any other."""
+    """§3.4, §9.6: where in the agent's process a socket is, and its inode, which tells it from any other."""
 
     descriptor: int
     inode: int
@@ -47,49 +54,65 @@ class Offer:
         return cls(*_OFFER.unpack(payload))
 
 
-def taken(offer: Offer, pid: int) -> socket.socket | None:
-    """The offered socket out of the process `pid` of this machine; None when this process may not, or it is another.
+class Taker:
+    """Takes sockets out of the process `pid` of this machine, for as long as that process lives, until `close`."""
 
-    The engine may number processes otherwise than this machine does. So what was taken must be the very socket that was
-    offered; anything else is closed again, untouched.
-    """
-    number = _descriptor_of(pid, offer.descriptor)
-    if number is None:
-        return None
-    try:
-        facts = os.fstat(number)
-        if not stat.S_ISSOCK(facts.st_mode) or facts.st_ino != offer.inode:
-            os.close(number)
+    def __init__(self, pid: int) -> None:
+        """OSError when there is no such process, or no descriptor left here."""
+        if not hasattr(os, "pidfd_open"):
+            raise OSError(errno.ENOSYS, "this Python knows no pidfd_open")
+        self._lock = threading.Lock()
+        self._process = os.pidfd_open(pid)
+
+    def take(self, offer: Offer) -> socket.socket | None:
+        """The offered socket, non-blocking; None when this process may not have it, or it is another.
+
+        The engine may number processes otherwise than this machine does. So what was taken must be the very socket that
+        was offered; anything else is closed again, untouched.
+        """
+        number = self._descriptor(offer.descriptor)
+        if number is None:
             return None
-        sock = socket.socket(fileno=number)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.close(number)
-        return None
-    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
-        sock.close()
-        return None
-    return sock
+        try:
+            facts = os.fstat(number)
+            if not stat.S_ISSOCK(facts.st_mode) or facts.st_ino != offer.inode:
+                os.close(number)
+                return None
+            sock = socket.socket(fileno=number)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.close(number)
+            return None
+        if sock.family not in _FAMILIES or sock.type != socket.SOCK_STREAM:
+            sock.close()
+            return None
+        sock.setblocking(False)
+        return sock
 
-
-def _descriptor_of(pid: int, descriptor: int) -> int | None:
-    if descriptor == _NO_DESCRIPTOR or not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:
-        return None
-    try:
-        found: int = ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, ctypes.c_uint(descriptor), 0)
+    def _descriptor(self, descriptor: int) -> int | None:
+        if descriptor == _NO_DESCRIPTOR:
+            return None
+        with self._lock:
+            if self._process < 0:
+                return None
+            found: int = ctypes.CDLL(None).syscall(_PIDFD_GETFD, self._process, ctypes.c_uint(descriptor), 0)
         return found if found >= 0 else None
-    finally:
-        os.close(process)
+
+    def close(self) -> None:
+        """Take no more. May be called twice."""
+        with self._lock:
+            process, self._process = self._process, -1
+        if process >= 0:
+            os.close(process)
 
 
 class Shortcut:
-    """A ByteStream: the agent's own socket, and the engine's stream beneath, whose end is the end of both."""
+    """A ByteStream: the agent's own socket, and the engine's stream beneath, whose end is the end of both.
 
-    def __init__(self, sock: socket.socket, engine: WatchableStream) -> None:
+    It owns the taker that it came by.
+    """
+
+    def __init__(self, sock: socket.socket, engine: WatchableStream, taker: Taker) -> None:
         # Two objects for one socket: sending waits, inside the C method (see ByteStream.send); receiving never does.
         # OSError, and then `sock` is closed, when there is no descriptor left.
         try:
@@ -98,6 +121,7 @@ class Shortcut:
             sock.close()
             raise
         self._engine = engine
+        self.taker = taker
         self._receiver.setblocking(False)
         sock.settimeout(STREAM_TIMEOUT)
         self._sender = sock
@@ -167,6 +191,7 @@ class Shortcut:
     def close(self) -> None:
         """See ByteStream.close."""
         self.shutdown()
+        self.taker.close()
         self._receiver.close()
         self._sender.close()
         self._engine.close()

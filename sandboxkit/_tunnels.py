@@ -7,7 +7,9 @@ credit that the sink gives back at once and the reset of what came too late.
 
 from __future__ import annotations
 
+import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
@@ -23,6 +25,7 @@ from ._frames import (
     encode_u32,
     parse_u32,
 )
+from ._shortcut import OFFER_SIZE, Offer
 from .errors import SandboxError
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ WINDOW: Final = 1024 * 1024
 HOST_WINDOW: Final = 524_288  # §9.3: the first credit for what the host sends through a tunnel
 MAX_ACCEPTED: Final = 224  # §9.4: connections from inside that may be open at once
 FIRST_ACCEPTED: Final = 0x8000_0000
+
+_USE: Final = 0.1  # seconds: idle timeouts are longer
 
 _ADDRESS = struct.Struct("<IBBH")
 _PORT = struct.Struct("<HH")
@@ -58,8 +63,8 @@ End: TypeAlias = Closed | Refusal | SandboxError
 class TunnelSink(Protocol):
     """What becomes of a tunnel. Called by the reader thread: nothing here may block, or send but by `send_later`."""
 
-    def opened(self) -> None:
-        """The connection inside is made."""
+    def opened(self, offer: Offer | None) -> None:
+        """The connection inside is made; where it is to be had, if it was asked for on loan."""
 
     def received(self, chunk: memoryview) -> int:
         """Take the bytes (copy them). Returns how many were consumed: the credit of the others by `Tunnel.consumed`."""
@@ -111,17 +116,26 @@ class Tunnel:
         "granted",
         "id",
         "is_open",
+        "lent",
         "listener",
         "reset_sent",
         "sink",
     )
 
-    def __init__(self, connection: Connection, sink: TunnelSink | None, listener: ListenerSink | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        sink: TunnelSink | None,
+        listener: ListenerSink | None = None,
+        *,
+        lent: bool = False,
+    ) -> None:
         self._connection = connection
         self.id = 0
+        self.lent = lent  # asked for on loan (§9.6), and neither accepted nor taken yet
         self.sink = sink
         self.listener = listener
-        self.granted = 0 if sink is None else WINDOW  # bytes the agent may still send
+        self.granted = 0 if sink is None or lent else WINDOW  # bytes the agent may still send
         self._returned = 0  # consumed and not granted again yet
         self.credit = HOST_WINDOW
         self.is_open = False
@@ -131,10 +145,17 @@ class Tunnel:
         self.ended = False
 
     def accept(self, sink: TunnelSink) -> None:
-        """Take a connection from inside: from here on its bytes come."""
+        """Take a connection from inside, or one on loan that can't be had: from here on its bytes come."""
+        self.lent = False
         self.sink = sink
         self.granted = WINDOW
         self._send(encode_u32(FrameType.WINDOW, self.id, WINDOW))
+
+    def taken(self) -> None:
+        """The connection is the caller's, past the agent, which lets go of it. Nothing comes here any more."""
+        self.lent = False
+        self.reset_sent = True
+        self._send(encode(FrameType.TAKEN, self.id))
 
     def send(self, data: memoryview) -> int:
         """Send as much as there is credit for, 64 KiB at most, and return how much; 0 when there is none."""
@@ -235,6 +256,7 @@ class Tunnels:
         self._open: dict[int, Tunnel] = {}
         self._last_accepted = FIRST_ACCEPTED - 1
         self._accepted = 0  # of those that are open
+        self._used = 0.0  # when the agent last heard of it
         self.companion: Companion | None = None
 
     def raise_if_unusable(self) -> None:
@@ -243,9 +265,32 @@ class Tunnels:
 
     # The relay's thread.
 
-    def connect(self, address: Address, sink: TunnelSink) -> Tunnel:
-        """Open a tunnel; bytes may be sent before `TunnelSink.opened`. SandboxError when the session is over."""
-        return self._begin(FrameType.CONNECT, _connect_payload(address), Tunnel(self._connection, sink))
+    @property
+    def lends(self) -> bool:
+        """Whether connections may be had on loan (§9.6)."""
+        return self._connection.taker is not None
+
+    def take(self, offer: Offer) -> socket.socket | None:
+        """The connection that was offered, non-blocking; None when it can't be had."""
+        taker = self._connection.taker
+        return taker.take(offer) if taker is not None else None
+
+    def note_use(self) -> None:
+        """Something goes to the sandbox past the agent, whose idle timeout is to hear of it."""
+        now = time.monotonic()
+        if now - self._used >= _USE:
+            self._used = now
+            self._connection.send_quietly(encode(FrameType.PING, 0))
+
+    def connect(self, address: Address, sink: TunnelSink, *, lent: bool = False) -> Tunnel:
+        """Open a tunnel; bytes may be sent before `TunnelSink.opened`. SandboxError when the session is over.
+
+        `lent`: on loan, if `lends`. Nothing may be sent then but what `Tunnel.accept`, `taken` and `reset` send, which
+        are called behind `opened`.
+        """
+        return self._begin(
+            FrameType.CONNECT, _connect_payload(address, lent), Tunnel(self._connection, sink, lent=lent)
+        )
 
     def listen(self, port: int, listener: ListenerSink) -> Tunnel:
         """Listen on the sandbox's 127.0.0.1; port 0: any. SandboxError when the session is over."""
@@ -275,14 +320,14 @@ class Tunnels:
     def opened(self, number: int, payload: bytes) -> None:
         """OPENED came."""
         tunnel = self._known(number)
-        if tunnel.is_open or len(payload) != _PORT.size:
+        if tunnel.is_open or len(payload) != _PORT.size + (OFFER_SIZE if tunnel.lent else 0):
             raise ProtocolError("a tunnel that opened twice, or a malformed OPENED")
         tunnel.is_open = True
-        port = _PORT.unpack(payload)[0]
+        port = _PORT.unpack_from(payload)[0]
         if tunnel.listener is not None:
             tunnel.listener.listening(port)
         elif tunnel.sink is not None and not tunnel.reset_sent:
-            tunnel.sink.opened()
+            tunnel.sink.opened(Offer.parse(payload[_PORT.size :]) if tunnel.lent else None)
 
     def accepted(self, number: int, payload: bytes) -> None:
         """ACCEPTED came."""
@@ -353,7 +398,7 @@ class Tunnels:
     @staticmethod
     def _raise_if_waiting(tunnel: Tunnel) -> None:
         # Until the host has taken or refused it, nothing is read from it, so nothing can be known of it.
-        if tunnel.sink is None and tunnel.listener is None and not tunnel.reset_sent:
+        if (tunnel.lent or (tunnel.sink is None and tunnel.listener is None)) and not tunnel.reset_sent:
             raise ProtocolError("the end of a connection that was not taken yet")
 
     def _forget(self, tunnel: Tunnel, end: End) -> None:
@@ -363,7 +408,8 @@ class Tunnels:
         tunnel.finish(end)
 
 
-def _connect_payload(address: Address) -> bytes:
+def _connect_payload(address: Address, lent: bool) -> bytes:
+    window = 0 if lent else WINDOW
     if isinstance(address, int):
-        return _ADDRESS.pack(WINDOW, 0, 0, address)
-    return _ADDRESS.pack(WINDOW, 1, 0, 0) + address.encode("utf-8", "surrogateescape")
+        return _ADDRESS.pack(window, 0, lent, address)
+    return _ADDRESS.pack(window, 1, lent, 0) + address.encode("utf-8", "surrogateescape")

@@ -21,7 +21,7 @@ LAYERS = (
     (*BACKEND_API, "_addresses", "_binds", "_hosts", "_labels", "_network", "_settings", "_validate"),
     (
         *("_latch", "_frames", "_process_frames", "_shortcut", "_decoder", "_lane", "_channel"),
-        *("_tunnels", "_relay", "_resolver", "_pump", "_forwards", "egress"),
+        *("_tunnels", "_relay", "_resolver", "_pump", "_bridge", "_forwards", "egress"),
     ),
     (
         "abort",

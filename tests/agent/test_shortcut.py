@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit._shortcut import Offer, taken
+from sandboxkit._shortcut import Offer, Taker
 from tests.agent import driver
 from tests.agent.conftest import StartAgent
 from tests.agent.driver import OFFER, PING, SHORTCUT, Agent, encode
@@ -26,6 +26,15 @@ def offered(agent: Agent) -> Offer:
     assert frame is not None
     assert (frame.channel, frame.type, frame.flags) == (0, OFFER, 0)
     return Offer(*struct.unpack("<IQ", frame.payload))
+
+
+def taken(offer: Offer, pid: int) -> socket.socket | None:
+    taker = Taker(pid)
+    sock = taker.take(offer)
+    taker.close()
+    if sock is not None:
+        sock.setblocking(True)
+    return sock
 
 
 class Host:

@@ -7,20 +7,33 @@ import struct
 import time
 from dataclasses import dataclass, field
 
+from sandboxkit._shortcut import Offer
 from tests.agent.driver import DATA, DEADLINE, EOF, ERROR, HEADER, KILL, WINDOW, Agent, Error, Frame, encode
 
-__all__ = ["ACCEPTED", "ADDRESS", "CLOSED", "CONNECT", "LISTEN", "OPENED", "Tunnel", "Tunnels", "connect_payload"]
+__all__ = [
+    "ACCEPTED",
+    "ADDRESS",
+    "CLOSED",
+    "CONNECT",
+    "LISTEN",
+    "OPENED",
+    "TAKEN",
+    "Tunnel",
+    "Tunnels",
+    "connect_payload",
+]
 
-CONNECT, LISTEN, OPENED, ACCEPTED, CLOSED = 0x40, 0x41, 0x42, 0x43, 0x44
+CONNECT, LISTEN, OPENED, ACCEPTED, CLOSED, TAKEN = 0x40, 0x41, 0x42, 0x43, 0x44, 0x45
+LEND = 1
 ADDRESS = 6
 INPUT = 524_288
 FIRST = 0x8000_0000
 
 
-def connect_payload(address: int | str | bytes, window: int = 1 << 20) -> bytes:
+def connect_payload(address: int | str | bytes, window: int = 1 << 20, flags: int = 0) -> bytes:
     if isinstance(address, int):
-        return struct.pack("<IBBH", window, 0, 0, address)
-    return struct.pack("<IBBH", window, 1, 0, 0) + os.fsencode(address)
+        return struct.pack("<IBBH", window, 0, flags, address)
+    return struct.pack("<IBBH", window, 1, flags, 0) + os.fsencode(address)
 
 
 @dataclass
@@ -37,6 +50,8 @@ class Tunnel:
     closed: int | None = None
     error: Error | None = None
     listener: Tunnel | None = None
+    lent: bool = False
+    offer: Offer | None = None
     taken: bool = True
     accepted: list[Tunnel] = field(default_factory=list)
 
@@ -55,6 +70,16 @@ class Tunnels:
 
     def connect(self, address: int | str | bytes, *, window: int = 1 << 20, auto_grant: bool = True) -> Tunnel:
         return self.request(CONNECT, connect_payload(address, window), granted=window, auto_grant=auto_grant)
+
+    def borrow(self, address: int | str | bytes) -> Tunnel:
+        """Connect, with the connection on loan."""
+        tunnel = self.request(CONNECT, connect_payload(address, 0, LEND), granted=0)
+        tunnel.lent = True
+        return tunnel
+
+    def take(self, tunnel: Tunnel) -> None:
+        """Tell the agent that it was taken."""
+        self._send_all(encode(tunnel.channel, TAKEN))
 
     def listen(self, port: int = 0) -> Tunnel:
         return self.request(LISTEN, struct.pack("<HH", port, 0))
@@ -155,9 +180,12 @@ class Tunnels:
             assert tunnel.credit <= INPUT
         elif kind == OPENED:
             assert tunnel.opened is None
-            port, zero = struct.unpack("<HH", payload)
+            port, zero = struct.unpack_from("<HH", payload)
             assert zero == 0
             tunnel.opened = port
+            assert len(payload) == (16 if tunnel.lent else 4)
+            if tunnel.lent:
+                tunnel.offer = Offer(*struct.unpack_from("<IQ", payload, 4))
         elif kind == CLOSED:
             assert tunnel.opened is not None
             tunnel.closed, zero = struct.unpack("<HH", payload)

@@ -355,10 +355,16 @@ class FakeAgent:
 
     def _kind(self, kind: int) -> FrameType:
         host = {"EXEC", "DATA", "EOF", "WINDOW", "KILL", "RESIZE", "PING", "CONFIGURE", "CONNECT", "LISTEN"}
-        host |= {kind.name for kind in REQUESTS}
+        host |= {"TAKEN", *(kind.name for kind in REQUESTS)}
         if kind not in FrameType._value2member_map_ or FrameType(kind).name not in host:
             raise BrokenRuleError(f"a frame of type {kind:#x}")
         return FrameType(kind)
+
+    def _is_no_command_s(self, received: Frame) -> bool:
+        kind, channel = received.kind, received.channel
+        if kind is FrameType.TAKEN and not self.tunnels[channel].payload[5]:
+            raise BrokenRuleError("TAKEN for what was not lent")
+        return channel in self.tunnels or channel >= 0x8000_0000 or (kind is FrameType.PING and channel == 0)
 
     def _act(self, received: Frame) -> None:
         kind, channel, length = received.kind, received.channel, len(received.payload)
@@ -374,10 +380,10 @@ class FakeAgent:
             PROGRAMS.get(job.argv[0], Program).start(job)
             self._new.put(job)
             return
-        sizes = {FrameType.EOF: 0, FrameType.WINDOW: 4, FrameType.KILL: 4, FrameType.RESIZE: 4}
+        sizes = {FrameType.EOF: 0, FrameType.WINDOW: 4, FrameType.KILL: 4, FrameType.RESIZE: 4, FrameType.TAKEN: 0}
         if length != sizes.get(kind, length) or length > MAX_PAYLOAD or received.flags:
             raise BrokenRuleError(f"a malformed {kind.name}")
-        if channel in self.tunnels or channel >= 0x8000_0000:
+        if self._is_no_command_s(received):
             return
         if channel not in self.jobs:
             raise BrokenRuleError(f"{kind.name} for channel {channel}, which was never opened")

@@ -1,0 +1,357 @@
+"""Connections on loan (agent/PROTOCOL.md section 9.6): what the host takes, what it refuses, what it does with them.
+
+The fake agent is of this process, so what it offers are sockets of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sandboxkit import SessionLostError
+from sandboxkit._channel import Connection
+from sandboxkit._frames import FrameType
+from sandboxkit._session import AgentSession
+from sandboxkit._shortcut import Taker
+from sandboxkit.ports import Forward
+
+from .background import Call
+from .fake_agent import FakeAgent, frame
+
+TIMEOUT = 20.0
+Pair = Callable[[], tuple[socket.socket, socket.socket]]
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def taker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taker]:
+    taker = Taker(os.getpid())
+    monkeypatch.setattr(Connection, "taker", taker)
+    yield taker
+    taker.close()
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    deadline = time.monotonic() + TIMEOUT  # the relay's thread closes them
+    while len(os.listdir("/proc/self/fd")) > before:
+        assert time.monotonic() < deadline, "descriptors are left open"
+        time.sleep(0.001)
+
+
+def wait_for(agent: FakeAgent, kind: FrameType, count: int = 1) -> int:
+    deadline = time.monotonic() + TIMEOUT
+    while len(agent.sent(kind)) < count:
+        assert time.monotonic() < deadline, f"no {kind.name} came"
+        time.sleep(0.001)
+    return agent.sent(kind)[-1].channel
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), TIMEOUT)
+        far = listener.accept()[0]
+    far.settimeout(TIMEOUT)
+    return near, far
+
+
+def opened(channel: int, descriptor: int, inode: int) -> bytes:
+    return frame(FrameType.OPENED, channel, struct.pack("<HHIQ", 0, 0, descriptor, inode))
+
+
+def closed(channel: int, errno: int = 0) -> bytes:
+    return frame(FrameType.CLOSED, channel, struct.pack("<HH", errno, 0))
+
+
+class Coupled:
+    """A client of a forward and the server's end of the connection that was taken for it."""
+
+    def __init__(self, forward: Forward, agent: FakeAgent, pair: Pair) -> None:
+        number, taken = len(agent.sent(FrameType.CONNECT)) + 1, len(agent.sent(FrameType.TAKEN)) + 1
+        self.client = socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT)
+        channel = wait_for(agent, FrameType.CONNECT, number)
+        self.lent, self.server = pair()
+        agent.send(opened(channel, self.lent.fileno(), os.fstat(self.lent.fileno()).st_ino))
+        assert wait_for(agent, FrameType.TAKEN, taken) == channel
+        self.lent.close()
+        agent.send(closed(channel))
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+
+@pytest.fixture
+def forward(session: AgentSession) -> Iterator[Forward]:
+    with contextlib.closing(session.ports.forward(80)) as forward:
+        yield forward
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def coupled(request: pytest.FixtureRequest, forward: Forward, agent: FakeAgent) -> Iterator[Coupled]:
+    made = Coupled(forward, agent, tcp_pair if request.param == "tcp" else unix_pair)
+    yield made
+    made.close()
+
+
+def unix_pair() -> tuple[socket.socket, socket.socket]:
+    near, far = socket.socketpair()
+    far.settimeout(TIMEOUT)
+    return near, far
+
+
+def read_all(sock: socket.socket) -> bytes:
+    data = bytearray()
+    while chunk := sock.recv(MIB):
+        data += chunk
+    return bytes(data)
+
+
+def read(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (chunk := sock.recv(size - len(data))):
+        data += chunk
+    return data
+
+
+def is_reset(sock: socket.socket) -> bool:
+    try:
+        read_all(sock)
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_bytes_go_both_ways_and_each_end_ends_alone(coupled: Coupled, forward: Forward, agent: FakeAgent) -> None:
+    coupled.client.sendall(b"question")
+    coupled.client.shutdown(socket.SHUT_WR)
+    assert read_all(coupled.server) == b"question"
+    coupled.server.sendall(b"answer")
+    coupled.server.shutdown(socket.SHUT_WR)
+    assert read_all(coupled.client) == b"answer"
+    assert (forward.connections, forward.bytes_to_sandbox, forward.bytes_from_sandbox) == (1, 8, 6)
+    assert not agent.sent(FrameType.DATA)
+
+
+def test_the_server_may_end_first(coupled: Coupled) -> None:
+    coupled.server.shutdown(socket.SHUT_WR)
+    assert read_all(coupled.client) == b""
+    coupled.client.sendall(b"still")
+    assert read(coupled.server, 5) == b"still"
+    coupled.client.close()
+    assert coupled.server.recv(1) == b""
+
+
+def test_much_goes_both_ways_at_once_unchanged(coupled: Coupled) -> None:
+    data = os.urandom(20 * MIB)
+
+    def send(sock: socket.socket) -> None:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+
+    sending = [Call(lambda sock=sock: send(sock)) for sock in (coupled.client, coupled.server)]
+    reading = Call(lambda: read_all(coupled.server))
+    assert read_all(coupled.client) == data
+    assert reading.get() == data
+    for each in sending:
+        each.get()
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody_and_little_memory(
+    coupled: Coupled, forward: Forward, agent: FakeAgent
+) -> None:
+    coupled.server.setblocking(False)
+    sent, full = 0, 0
+    while full < 20:  # until all buffers on the way are full
+        try:
+            sent += coupled.server.send(bytes(MIB))
+            full = 0
+        except BlockingIOError:
+            full += 1
+            time.sleep(0.01)
+    other = Coupled(forward, agent, tcp_pair)
+    other.client.sendall(b"x")
+    assert other.server.recv(1) == b"x"
+    other.close()
+    bridge = next(iter(forward._server._pumps))
+    assert 0 < len(bridge._from.waiting) <= 4 * 65536 + 48  # type: ignore[union-attr]
+    coupled.server.shutdown(socket.SHUT_WR)
+    assert len(read_all(coupled.client)) == sent
+
+
+def test_an_answer_comes_home_from_a_server_that_refuses_the_rest(forward: Forward, agent: FakeAgent) -> None:
+    coupled = Coupled(forward, agent, tcp_pair)
+    coupled.server.sendall(b"413")
+    coupled.server.shutdown(socket.SHUT_WR)
+    assert read(coupled.client, 3) == b"413"
+    coupled.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    coupled.server.close()
+    with contextlib.suppress(ConnectionError):  # the rest of the question goes nowhere, or is refused
+        for _ in range(100):
+            coupled.client.sendall(bytes(65536))
+    coupled.close()
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+def test_a_reset_of_one_is_the_other_s(forward: Forward, agent: FakeAgent, who: str) -> None:
+    coupled = Coupled(forward, agent, tcp_pair)
+    first, second = (coupled.client, coupled.server) if who == "client" else (coupled.server, coupled.client)
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    first.close()
+    assert is_reset(second)
+    coupled.close()
+
+
+def test_closing_the_forward_resets_both(coupled: Coupled, forward: Forward) -> None:
+    forward.close()
+    assert is_reset(coupled.client)
+    assert is_reset(coupled.server) == (coupled.server.family == socket.AF_INET)
+
+
+def test_the_session_s_end_resets_both(coupled: Coupled, agent: FakeAgent) -> None:
+    agent.close()
+    assert is_reset(coupled.client)
+    assert is_reset(coupled.server) == (coupled.server.family == socket.AF_INET)
+
+
+def test_an_agent_that_makes_its_socket_blocking_blocks_nobody(forward: Forward, agent: FakeAgent) -> None:
+    """The flag belongs to the socket, which both have."""
+    number = 1
+    client = socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT)
+    channel = wait_for(agent, FrameType.CONNECT, number)
+    lent, server = tcp_pair()
+    agent.send(opened(channel, lent.fileno(), os.fstat(lent.fileno()).st_ino))
+    wait_for(agent, FrameType.TAKEN)
+    lent.setblocking(True)
+    agent.send(closed(channel))
+    stop = threading.Event()
+
+    def flood() -> None:
+        with contextlib.suppress(OSError):
+            while not stop.is_set():
+                client.sendall(bytes(MIB))
+
+    flooding = Call(flood)
+    other = Coupled(forward, agent, tcp_pair)
+    for _ in range(50):
+        other.client.sendall(b"x")
+        assert other.server.recv(1) == b"x"
+    stop.set()
+    for sock in (client, lent, server):
+        sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+    flooding.get()
+    other.close()
+
+
+def test_the_idle_timeout_hears_of_what_passes_the_agent_by(coupled: Coupled, agent: FakeAgent) -> None:
+    coupled.client.sendall(b"x")
+    wait_for(agent, FrameType.PING)
+    for _ in range(100):
+        coupled.client.sendall(b"x")
+    assert read(coupled.server, 101) == b"x" * 101
+    assert len(agent.sent(FrameType.PING)) < 50
+
+
+# -- what is offered ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["none", "inode", "file", "not open", "datagram"])
+def test_what_can_not_be_had_goes_on_as_a_tunnel(forward: Forward, agent: FakeAgent, wrong: str) -> None:
+    with (
+        tempfile.TemporaryFile() as file,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram,
+        socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT) as client,
+    ):
+        wait_for(agent, FrameType.CONNECT)
+        number = {"file": file.fileno(), "datagram": datagram.fileno(), "not open": 99_999, "none": 2**32 - 1}
+        descriptor = number.get(wrong, datagram.fileno())
+        inode = 1 if descriptor > 1000 or wrong == "inode" else os.fstat(descriptor).st_ino
+        agent.send(opened(1, descriptor, inode))
+        assert wait_for(agent, FrameType.WINDOW) == 1
+        client.sendall(b"question")
+        assert wait_for(agent, FrameType.DATA) == 1
+        agent.send(frame(FrameType.DATA, 1, b"answer", 1) + frame(FrameType.EOF, 1, flags=1))
+        assert read_all(client) == b"answer"
+        assert not agent.sent(FrameType.TAKEN)
+        agent.send(closed(1))
+
+
+def test_a_client_that_goes_before_it_is_opened(forward: Forward, agent: FakeAgent) -> None:
+    client = socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT)
+    wait_for(agent, FrameType.CONNECT)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    assert wait_for(agent, FrameType.KILL) == 1
+    lent, server = tcp_pair()
+    with lent, server:
+        agent.send(opened(1, lent.fileno(), os.fstat(lent.fileno()).st_ino) + closed(1, 103))
+        Coupled(forward, agent, tcp_pair).close()
+    assert len(agent.sent(FrameType.TAKEN)) == 1
+
+
+def test_where_nobody_listens_the_client_is_reset(forward: Forward, agent: FakeAgent) -> None:
+    with socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT) as client:
+        wait_for(agent, FrameType.CONNECT)
+        agent.send(frame(FrameType.ERROR, 1, struct.pack("<HH", 6, 111) + b"no"))
+        assert is_reset(client)
+
+
+LENT = "lent"  # stands for OPENED with a socket that can be had
+BROKEN: dict[str, tuple[str | bytes, ...]] = {
+    "OPENED without an offer": (frame(FrameType.OPENED, 1, bytes(4)),),
+    "OPENED too long": (frame(FrameType.OPENED, 1, bytes(17)),),
+    "bytes before OPENED": (frame(FrameType.DATA, 1, b"x", 1),),
+    "bytes that were not granted": (opened(1, 2**32 - 2, 0) + frame(FrameType.DATA, 1, b"x" * 65536, 1) * 17,),
+    "bytes of what was taken": (LENT, frame(FrameType.DATA, 1, b"x", 1)),
+    "OPENED twice": (LENT, frame(FrameType.OPENED, 1, bytes(16))),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_agent_that_breaks_the_rules_loses_the_session(
+    name: str, session: AgentSession, forward: Forward, agent: FakeAgent
+) -> None:
+    lent, server = tcp_pair()
+    with lent, server, socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT) as client:
+        wait_for(agent, FrameType.CONNECT)
+        running = Call(lambda: session.exec("scripted"))
+        agent.job()
+        for part in BROKEN[name]:
+            agent.send(opened(1, lent.fileno(), os.fstat(lent.fileno()).st_ino) if part == LENT else part)  # type: ignore[arg-type]
+        with pytest.raises(SessionLostError, match="protocol"):
+            running.get()
+        is_reset(client)
+
+
+@pytest.mark.parametrize("early", ["EOF", "CLOSED", "WINDOW"])
+def test_nothing_is_heard_of_what_was_not_taken_yet(
+    early: str, session: AgentSession, forward: Forward, agent: FakeAgent
+) -> None:
+    """In the very read that brings OPENED, so that the relay's thread has not seen it yet."""
+    frames = {
+        "EOF": frame(FrameType.EOF, 1, flags=1),
+        "CLOSED": closed(1),
+        "WINDOW": frame(FrameType.WINDOW, 1, struct.pack("<I", 1)),
+    }
+    held = threading.Event()
+    with socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT) as client:
+        wait_for(agent, FrameType.CONNECT)
+        session.relay.post(lambda: held.wait(TIMEOUT))
+        running = Call(lambda: session.exec("scripted"))
+        agent.job()
+        agent.send(opened(1, 2**32 - 1, 0) + frames[early])
+        with pytest.raises(SessionLostError, match="protocol"):
+            running.get()
+        held.set()
+        is_reset(client)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import http.client
 import os
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit import ConfigError, PortError, Session, SessionDestroyedError, StdoutEvent
+from sandboxkit import (
+    ConfigError,
+    Lifecycle,
+    PortError,
+    Session,
+    SessionDestroyedError,
+    SessionState,
+    StdoutEvent,
+)
 from sandboxkit.backend import Feature
 
 from ._inside import fresh
@@ -243,6 +253,22 @@ class Forwarding(Suite):
                 assert fetch(f"{url}/1000") == page(1000)
                 python_session.files.write("beside", b"x" * 1000)
         assert watch.seconds < allowed(20)
+
+    def test_a_session_is_not_idle_while_a_forward_is_used(self) -> None:
+        """One connection is enough, without a command or a managed process; afterwards it is idle again."""
+        server = 'python3 -c "$0" 0 > port 2> /dev/null < /dev/null & until [ -s port ]; do sleep 0.01; done'
+        with self.create("python", lifecycle=Lifecycle(idle_timeout=2)) as session:
+            session.exec("sh", ["-c", server, PAGES]).check()
+            with session.ports.forward(int(session.files.read_text("port"))) as url:
+                connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+                with contextlib.closing(connection):
+                    until = time.monotonic() + 4
+                    while time.monotonic() < until:
+                        connection.request("GET", "/100")
+                        assert connection.getresponse().read() == page(100)
+                        time.sleep(0.3)
+                    assert session.state is SessionState.RUNNING
+                wait_until(lambda: session.state is SessionState.LOST, "it ends", 20)
 
     def test_close_ends_the_port_and_its_connections(self, python_session: Session) -> None:
         """At once, and again."""

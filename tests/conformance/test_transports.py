@@ -19,6 +19,7 @@ from sandboxkit.conformance._lifecycle_detached import Detached
 from sandboxkit.conformance._output import Output
 from sandboxkit.conformance._processes import Crashes, KeyboardInterrupts
 from sandboxkit.conformance._streams import Backpressure, Streams
+from sandboxkit.conformance._tunnels import Forwarding
 from tests.support import ordinary
 
 from .engines import EVERY, IMAGES, OnEngine, address
@@ -37,7 +38,18 @@ with sandbox.create_session() as session:
 
 
 class EngineStream(
-    OnEngine, Commands, Output, Input, Aborts, Streams, Backpressure, Loss, KeyboardInterrupts, Crashes, Detached
+    OnEngine,
+    Commands,
+    Output,
+    Input,
+    Aborts,
+    Streams,
+    Backpressure,
+    Loss,
+    KeyboardInterrupts,
+    Crashes,
+    Detached,
+    Forwarding,
 ):
     """What a stream has to do with, over the engine's own: as with an engine on another machine."""
 

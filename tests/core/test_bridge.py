@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -159,7 +160,7 @@ def test_much_goes_both_ways_at_once_unchanged(coupled: Coupled) -> None:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
 
-    sending = [Call(lambda sock=sock: send(sock)) for sock in (coupled.client, coupled.server)]
+    sending = [Call(partial(send, sock)) for sock in (coupled.client, coupled.server)]
     reading = Call(lambda: read_all(coupled.server))
     assert read_all(coupled.client) == data
     assert reading.get() == data

@@ -13,6 +13,7 @@ import pytest
 from sandboxkit import EngineError, PortError, SessionLostError, UnsupportedError
 from sandboxkit._channel import Connection
 from sandboxkit._frames import FrameType
+from sandboxkit._pump import Pump
 from sandboxkit._session import AgentSession
 from sandboxkit._tunnels import HOST_WINDOW, MAX_ACCEPTED, WINDOW
 
@@ -188,6 +189,7 @@ def test_a_stalled_client_holds_one_window_at_most(session: AgentSession, agent:
         agent.send(opened(1) + data(1, 1) * 50_000 + data(1, 65536) * 15)
         assert session.exec("echo", ["alive"]).stdout == "alive"
         (pump,) = forward._server._pumps
+        assert isinstance(pump, Pump)
         assert len(pump._queue) <= WINDOW
     forward.close()
     agent.send(closed(1))

@@ -240,13 +240,6 @@ class LocalBackend:
         return ContainerStatus(id=folder.name, name=folder.name, running=running, pid=pid, labels=labels)
 
 
-class NamespaceBackend(LocalBackend):
-    """The same with `namespace=True`."""
-
-    def __init__(self, folder: Path, *, namespace: bool = True, timeout: float = 60.0) -> None:
-        super().__init__(folder, namespace=namespace, timeout=timeout)
-
-
 def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return all(name in labels and value in ("", labels[name]) for name, value in wanted.items())
 

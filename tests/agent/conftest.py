@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent import build
-from tests.agent.driver import Agent, descendants, wait_until
+from tests.agent.driver import Agent, descendants, wait_gone
 
 # As PID 1 of a namespace of its own, as in a container: `kill -9 -1` is harmless to everybody else.
 OWN_USER = () if os.geteuid() == 0 else ("--user", "--map-root-user")
@@ -91,8 +91,7 @@ def start_agent(binary: Path, workspace: Path, agent_env: Mapping[str, str]) -> 
             below = list(descendants(agent.process.pid))
             if agent.process.poll() is None:
                 assert agent.close() == 0
-            for pid in below:
-                wait_until(f"process {pid} is gone", lambda pid=pid: not Path(f"/proc/{pid}").exists())
+            wait_gone(below)
     finally:
         for agent in agents:
             agent.destroy()

@@ -25,11 +25,12 @@ from tests.agent.processes import (
     is_alive,
     stat_fields,
     supervisors_of,
-    wait_until,
+    wait_gone,
 )
+from tests.support.waiting import wait_until
 
 __all__ = ["DEADLINE", "children", "commands_of", "descendants"]
-__all__ += ["is_alive", "stat_fields", "supervisors_of", "wait_until"]
+__all__ += ["is_alive", "stat_fields", "supervisors_of", "wait_gone", "wait_until"]
 
 HELLO, CONFIGURE, PING, PONG, SHORTCUT, OFFER = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06
 EXEC, STARTED, DATA, EOF, WINDOW, KILL, EXIT, ERROR, RESIZE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18
@@ -431,7 +432,10 @@ class Agent:
         return command, self.wait(command)
 
     def feed(self, command: Command, data: bytes) -> None:
-        """Sends all of the data as the credit allows, then end of file; stops early when the command ends."""
+        """Sends all of the data as the credit allows, then end of file; stops early when the command ends.
+
+        All of it is in the stream then: a test may wait for what the command does with it.
+        """
         view = memoryview(data)
         deadline = time.monotonic() + DEADLINE
         while view and not command.done:
@@ -446,6 +450,7 @@ class Agent:
             view = view[count:]
         if not command.done:
             self.send_raw(encode(command.channel, EOF))
+            self.flush()
 
     def _take_available(self) -> bool:
         if len(self._received) < HEADER.size:
@@ -470,7 +475,8 @@ class Agent:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close_input(self) -> None:
-        """End of file for the agent; what it still sends can be read."""
+        """End of file for the agent, behind all that was sent; what it still sends can be read."""
+        self.flush()
         if self._socket is not None:
             self._socket.shutdown(socket.SHUT_WR)
         else:

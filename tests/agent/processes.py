@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.agent.driver import Agent
@@ -59,13 +61,9 @@ def supervisors_of(agent: Agent) -> list[int]:
     return [pid for pid in descendants(agent.process.pid) if b"--workspace" in command_line(pid)]
 
 
-def wait_until(condition: str, check: object, timeout: float = DEADLINE) -> None:
-    """Polls observable state; `check` is a function without arguments."""
-    assert callable(check)
-    deadline = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < deadline, f"never came true: {condition}"
-        time.sleep(0.002)
+def wait_gone(pids: Collection[int]) -> None:
+    """Not even zombies are left of them."""
+    wait_until(lambda: all(stat_fields(pid) is None for pid in pids), f"{list(pids)} are gone")
 
 
 def descendants(pid: int) -> list[int]:

@@ -437,5 +437,5 @@ def test_after_a_rush_only_a_few_supervisors_are_kept(agent: Agent) -> None:
         agent.send_raw(driver.encode(command.channel, driver.EOF))
     for command in commands:
         assert agent.wait(command).exit_code == 0
-    driver.wait_until("few are left", lambda: len(driver.children(agent.process.pid)) <= 5)
+    driver.wait_until(lambda: len(driver.children(agent.process.pid)) <= 5, "few are left")
     assert agent.run("true")[1].exit_code == 0

@@ -70,7 +70,7 @@ def test_sessions(start_agent: StartAgent, seed: int) -> None:
     dice = random.Random(seed)
     agent = start_agent(stderr=subprocess.DEVNULL)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=misbehave, args=(listener,))
+        thread = threading.Thread(target=misbehave, args=(listener,), daemon=True)
         thread.start()
         channel, port = 0, listener.getsockname()[1]
         for _ in range(dice.randint(1, 60)):

@@ -152,9 +152,9 @@ def test_the_signal_for_the_parents_death_survives_that(binary: Path, public_fol
     with subprocess.Popen([PYTHON, "-c", PARENT, *command], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        wait_until("it is that user", lambda: f"Uid:\t{UID}" in Path(f"/proc/{pid}/status").read_text())
+        wait_until(lambda: f"Uid:\t{UID}" in Path(f"/proc/{pid}/status").read_text(), "it is that user")
         parent.kill()
-    wait_until("it is dead", lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "it is dead")
 
 
 @pytest.mark.parametrize(

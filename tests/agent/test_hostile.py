@@ -8,14 +8,16 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.agent import driver
 from tests.agent.conftest import NAMESPACE, StartAgent
-from tests.agent.driver import BY_ITSELF, BY_KILL, INTERNAL, WANT_STARTED, Agent, commands_of, wait_until
+from tests.agent.driver import BY_ITSELF, BY_KILL, INTERNAL, WANT_STARTED, Agent, commands_of
+from tests.support.waiting import MARGIN, wait_until
 
-SOON = 5.0
+SOON = 2.5 * MARGIN
 
 
 def python(script: str) -> list[str]:
@@ -54,10 +56,12 @@ def test_killing_the_supervisor_and_ending(victim: Agent) -> None:
     works(victim)
 
 
-def test_killing_the_supervisor_of_a_background_process(victim: Agent) -> None:
-    _, end = victim.run("sh", "-c", "supervisor=$PPID; (sleep 0.1; kill -9 $supervisor; sleep 1000) & sleep 1000 &")
+def test_killing_the_supervisor_of_a_background_process(victim: Agent, workspace: Path) -> None:
+    killer = "until test -e go; do sleep 0.01; done; kill -9 $supervisor; sleep 1000"
+    _, end = victim.run("sh", "-c", f"supervisor=$PPID; ({killer}) & sleep 1000 &")
     assert len(end.pids) >= 2
-    wait_until("they are dead", lambda: commands_of(victim) == [])
+    (workspace / "go").touch()
+    wait_until(lambda: commands_of(victim) == [], "they are dead")
     works(victim)
 
 
@@ -149,7 +153,7 @@ def test_the_spare_is_replaced_in_silence(pid1: Agent, number: int) -> None:
         _, end = pid1.run(*python(SPARE_KILLER.replace("NUMBER", str(number))))
         assert (end.exit_code, end.reason) == (0, BY_ITSELF)
         works(pid1, 1)
-    wait_until("there is a spare", lambda: len(driver.supervisors_of(pid1)) >= 3)
+    wait_until(lambda: len(driver.supervisors_of(pid1)) >= 3, "there is a spare")
 
 
 def test_a_killer_in_the_background(pid1: Agent) -> None:

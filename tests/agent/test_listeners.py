@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.driver import INVALID, Agent
-from tests.agent.test_tunnels import is_reset, port_of, read_all, server, tunnels
+from tests.agent.test_tunnels import is_reset, port_of, server, tunnels
 from tests.agent.tunnels import ADDRESS, LISTEN, Tunnel, Tunnels
+from tests.support.sockets import read_all
 
 __all__ = ["server", "tunnels"]  # fixtures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import struct
@@ -40,7 +41,8 @@ from tests.agent.managed import (
     view,
     write,
 )
-from tests.agent.processes import command_line, descendants, is_alive, supervisors_of, wait_until
+from tests.agent.processes import command_line, descendants, is_alive, supervisors_of
+from tests.support.waiting import wait_until
 
 
 class TestStart:
@@ -142,10 +144,17 @@ class TestStart:
         assert ended(agent, 1).signal == signal.SIGKILL
 
 
+def is_logged(agent: Agent, id: int, data: bytes) -> bool:
+    return logs(agent, id).data == data
+
+
 class TestLogs:
     def test_both_streams_in_the_order_of_their_arrival(self, agent: Agent) -> None:
-        script = "echo one; sleep 0.05; echo two >&2; sleep 0.05; echo three; exit 3"
-        process = start(agent, "sh", "-c", script)
+        script = "echo one; read x; echo two >&2; read x; echo three; exit 3"
+        process = start(agent, "sh", "-c", script, flags=STDIN)
+        for seen in (b"one\n", b"one\ntwo\n"):
+            wait_until(functools.partial(is_logged, agent, process.id, seen), f"{seen!r} is logged")
+            finish(agent, write(agent, process.id, b"\n"))
         made = finish(agent, view(agent, process.id))
         assert made.pieces == [(1, b"one\n"), (2, b"two\n"), (1, b"three\n")]
         assert made.cursors == [0]
@@ -154,7 +163,7 @@ class TestLogs:
 
     def test_a_view_that_does_not_wait_ends_with_what_is_there(self, agent: Agent) -> None:
         process = start(agent, "sh", "-c", "echo hello; exec sleep 1000")
-        wait_until("it has written", lambda: logs(agent, process.id).data == b"hello\n")
+        wait_until(lambda: logs(agent, process.id).data == b"hello\n", "it has written")
         assert logs(agent, process.id, cursor=2).data == b"llo\n"
         assert logs(agent, process.id, cursor=2, length=3).data == b"llo"
         assert logs(agent, process.id, NOWAIT | TAIL, cursor=3).cursors == [3]
@@ -214,7 +223,7 @@ class TestLogs:
         final = ended(agent, process.id)
         assert (final.code, final.flags) == (0, OTHERS_LIVE)
         (workspace / "go").touch()
-        wait_until("it is gone", lambda: listed(agent)[0].flags == 0)
+        wait_until(lambda: listed(agent)[0].flags == 0, "it is gone")
         assert logs(agent, process.id).data == b"late\n"
 
     def test_requests_about_an_unknown_process_are_refused(self, agent: Agent) -> None:
@@ -280,7 +289,7 @@ class TestInput:
 
     def test_one_that_closed_its_input_refuses_it(self, agent: Agent) -> None:
         process = start(agent, "sh", "-c", "exec <&-; echo closed; exec sleep 1000", flags=STDIN)
-        wait_until("it has closed it", lambda: logs(agent, process.id).data == b"closed\n")
+        wait_until(lambda: logs(agent, process.id).data == b"closed\n", "it has closed it")
         assert refusal(agent, write(agent, process.id, b"x")).code == CLOSED
         assert refusal(agent, write(agent, process.id, b"x")).code == CLOSED
         stop(agent, process.id)
@@ -297,7 +306,7 @@ wait; exec sleep 1000
 
 class TestStop:
     def grandchildren(self, agent: Agent, id: int) -> list[int]:
-        wait_until("all have said who they are", lambda: logs(agent, id).data.count(b"\n") == 3)
+        wait_until(lambda: logs(agent, id).data.count(b"\n") == 3, "all have said who they are")
         return [int(pid) for pid in logs(agent, id).data.split()]
 
     def test_the_whole_tree_dies(self, agent: Agent) -> None:
@@ -310,7 +319,7 @@ class TestStop:
 
     def test_it_may_end_in_its_grace(self, agent: Agent) -> None:
         process = start(agent, "sh", "-c", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.01; done")
-        wait_until("it is ready", lambda: logs(agent, process.id).data == b"ready\n")
+        wait_until(lambda: logs(agent, process.id).data == b"ready\n", "it is ready")
         final = stop(agent, process.id, 30_000)
         assert (final.how, final.code, final.reason) == (0, 7, BY_KILL)
         assert b"bye\n" in logs(agent, process.id).data
@@ -331,7 +340,7 @@ class TestStop:
         self, pid1: Agent, how: signal.Signals
     ) -> None:
         process = start(pid1, "sh", "-c", "echo up; exec sleep 1000")
-        wait_until("it runs", lambda: logs(pid1, process.id).data == b"up\n")
+        wait_until(lambda: logs(pid1, process.id).data == b"up\n", "it runs")
         (command,) = [pid for pid in descendants(pid1.process.pid) if command_line(pid) == b"sleep\x001000\0"]
         (supervisor,) = [pid for pid in supervisors_of(pid1) if command in descendants(pid)[:1]]
         os.kill(supervisor, how)
@@ -349,7 +358,7 @@ class TestStop:
         below = descendants(agent.process.pid)
         assert process.pid in below
         assert agent.close() == 0
-        wait_until("all are gone", lambda: not any(is_alive(pid) for pid in below))
+        wait_until(lambda: not any(is_alive(pid) for pid in below), "all are gone")
 
     def test_a_start_is_tried_again_when_its_process_was_killed_too_early(self, pid1: Agent) -> None:
         """Whatever it hits: refused, or ended by that signal, or running; never a start that is not answered."""
@@ -371,4 +380,4 @@ def test_sessions_do_not_grow(start_agent: StartAgent) -> None:
         made = view(agent, start(agent, "sh", "-c", "echo hi; sleep 1000").id)
         stop(agent, listed(agent)[-1].id)
         assert finish(agent, made).data in (b"hi\n", b"")
-    wait_until("descriptors are given back", lambda: len(os.listdir(files)) <= before + 8)
+    wait_until(lambda: len(os.listdir(files)) <= before + 8, "descriptors are given back")

@@ -247,8 +247,7 @@ def test_end_of_input_ends_everything(start_agent: StartAgent, pipes: bool) -> N
     assert all(map(driver.is_alive, end.pids))
     agent.close_input()
     assert agent.wait_end() == 0
-    for pid in pids:
-        driver.wait_until(f"{pid} is gone", lambda pid=pid: driver.stat_fields(pid) is None)
+    driver.wait_gone(pids)
 
 
 def test_end_of_input_inside_a_frame(agent: Agent) -> None:
@@ -285,5 +284,4 @@ def test_end_as_pid_1_takes_the_namespace_along(start_agent: StartAgent, pid1: A
     below = list(driver.descendants(pid1.process.pid))
     assert len(below) >= 3
     assert pid1.close() == 0
-    for pid in below:
-        driver.wait_until(f"{pid} is gone", lambda pid=pid: driver.stat_fields(pid) is None)
+    driver.wait_gone(below)

@@ -86,8 +86,7 @@ def test_the_end_of_either_stream_is_the_end(host: Host, end: str) -> None:
     else:
         host.agent.close_input()
     assert host.agent.process.wait(driver.DEADLINE) == 0
-    for pid in below:
-        driver.wait_until(f"{pid} is gone", lambda pid=pid: driver.stat_fields(pid) is None)
+    driver.wait_gone(below)
 
 
 def test_a_byte_on_the_engines_stream_breaks_the_protocol(host: Host) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ def test_small_outputs_of_one_moment_come_in_one_read(agent: Agent) -> None:
     """DATA of both streams and EXIT leave in one write when they are there together."""
     command = agent.start("sh", "-c", "echo out; echo err >&2", window=0, auto_grant=False, flags=WANT_STARTED)
     pid = agent.wait_started(command)
-    driver.wait_until("it has ended", lambda: driver.stat_fields(pid) is None)
+    driver.wait_until(lambda: driver.stat_fields(pid) is None, "it has ended")
     agent.ping()
     agent.grant(command, 100)
     assert select.select([agent._in], [], [], driver.DEADLINE)[0]
@@ -139,7 +141,7 @@ def test_a_flood_does_not_starve_a_small_command(agent: Agent) -> None:
 def test_a_host_that_does_not_read_stops_the_command_and_not_the_input(agent: Agent) -> None:
     """The output stream is full; frames of the host are still consumed, megabytes of them."""
     command = agent.start(*python("import os\nwhile True: os.write(1, b'x' * 65536)"), window=1 << 30)
-    driver.wait_until("the stream is full", lambda: queue_is_steady(agent))
+    driver.wait_until(lambda: queue_is_steady(agent), "the stream is full")
     sink = agent.start("sh", "-c", "cat >/dev/null", flags=STDIN)
     sink.credit -= 65536
     agent.send_raw(encode(sink.channel, DATA, b"z" * 65536))
@@ -207,10 +209,21 @@ def test_background_pids_are_the_living_ones_at_most_64(agent: Agent) -> None:
 
 
 def test_background_pids_cover_the_whole_tree(agent: Agent) -> None:
-    script = "setsid sh -c 'sleep 100 & wait' & sh -c 'sleep 100 & sleep 100' & wait_file=1; sleep 0.2"
-    _, end = agent.run("sh", "-c", script)
-    names = sorted(Path(f"/proc/{pid}/comm").read_text().strip() for pid in end.pids)
-    assert names == ["sh", "sh", "sleep", "sleep", "sleep"]
+    left = ["sh", "sh", "sleep", "sleep", "sleep"]
+    script = "setsid sh -c 'sleep 100 & wait' & sh -c 'sleep 100 & sleep 100' & read line"
+    command = agent.start("sh", "-c", script, flags=STDIN)
+    driver.wait_until(lambda: names(driver.commands_of(agent)) == sorted(["sh", *left]), "all of them run")
+    agent.send_raw(encode(command.channel, EOF))
+    assert names(agent.wait(command).pids) == left
+
+
+def names(pids: Iterable[int]) -> list[str]:
+    """Of their programs; the shell's, of one that has not begun another."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return sorted(found)
 
 
 def test_a_background_process_found_in_any_thread(agent: Agent) -> None:
@@ -244,7 +257,7 @@ def test_what_a_background_process_writes_is_dropped_and_never_blocks_it(agent: 
     assert bytes(command.stdout) == b"started\n"
     assert end.pids
     (workspace / "go").write_text("\n")
-    driver.wait_until("it has written it all", (workspace / "done").exists)
+    driver.wait_until((workspace / "done").exists, "it has written it all")
     agent.ping()
 
 

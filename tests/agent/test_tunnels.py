@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import random
-import select
 import socket
 import struct
 import threading
@@ -17,8 +16,7 @@ import pytest
 
 from tests.agent.driver import BUSY, DATA, DEADLINE, EOF, INVALID, KILL, RESIZE, WINDOW, Agent, encode
 from tests.agent.tunnels import ADDRESS, CONNECT, LISTEN, Tunnel, Tunnels, connect_payload
-
-MIB = 1 << 20
+from tests.support.sockets import MIB, free_port, read_all, reset
 
 
 @pytest.fixture
@@ -46,13 +44,6 @@ def connected(tunnels: Tunnels, server: socket.socket, **options: object) -> tup
     return tunnel, peer
 
 
-def read_all(peer: socket.socket) -> bytes:
-    data = b""
-    while chunk := peer.recv(MIB):
-        data += chunk
-    return data
-
-
 def is_reset(peer: socket.socket) -> bool:
     try:
         while peer.recv(65536):
@@ -60,11 +51,6 @@ def is_reset(peer: socket.socket) -> bool:
     except ConnectionResetError:
         return True
     return False
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return port_of(probe)
 
 
 # -- bytes ----------------------------------------------------------------------------------------------------------
@@ -148,7 +134,8 @@ def test_many_tunnels_at_once(tunnels: Tunnels, server: socket.socket) -> None:
 
 
 def test_nobody_listens(tunnels: Tunnels) -> None:
-    error = tunnels.wait_error(tunnels.connect(free_port()))
+    with free_port() as port:
+        error = tunnels.wait_error(tunnels.connect(port))
     assert (error.code, error.errno) == (ADDRESS, errno.ECONNREFUSED)
     assert error.text
 
@@ -234,17 +221,19 @@ def test_the_longest_name_is_no_malformed_one(tunnels: Tunnels) -> None:
 
 
 def test_no_more_is_sent_than_was_granted(tunnels: Tunnels, server: socket.socket) -> None:
+    size = 30 * MIB  # more than any buffer on the way takes
     tunnel, peer = connected(tunnels, server, window=100_000, auto_grant=False)
     with peer:
-        peer.setblocking(False)
-        sent = 0
-        while select.select([], [peer], [], 0.5)[1]:
-            sent += peer.send(bytes(MIB))
+        sender = threading.Thread(target=peer.sendall, args=(bytes(size),), daemon=True)
+        sender.start()
         tunnels.wait(lambda: len(tunnel.received) == 100_000)
         tunnels.run("true")
+        assert sender.is_alive()
+        assert len(tunnel.received) == 100_000
         tunnel.auto_grant = True
         tunnels.grant(tunnel, 100_000)
-        tunnels.wait(lambda: len(tunnel.received) == sent)
+        tunnels.wait(lambda: len(tunnel.received) == size)
+        sender.join()
 
 
 def test_a_reader_that_stops_holds_up_nobody_else(tunnels: Tunnels, server: socket.socket) -> None:
@@ -324,8 +313,7 @@ def test_kill_resets(tunnels: Tunnels, server: socket.socket) -> None:
 
 def test_a_reset_inside_is_told(tunnels: Tunnels, server: socket.socket) -> None:
     tunnel, peer = connected(tunnels, server)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    peer.close()
+    reset(peer)
     assert tunnels.wait_closed(tunnel) == errno.ECONNRESET
 
 

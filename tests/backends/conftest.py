@@ -9,8 +9,9 @@ from _http import Engine, read_engines
 from _system import ToolError
 
 from sandboxkit.backend import AgentBundle, Backend
+from tests.support.waiting import wait_until
 
-from .lab import Lab, runner_bundle, wait_for
+from .lab import Lab, runner_bundle
 
 # An engine that is missing fails its tests: it is never skipped.
 ENGINES = ("docker", "podman", "podman-rootless")
@@ -62,7 +63,7 @@ def lab(engine: Engine, backend: Backend, agent: AgentBundle) -> Iterator[Lab]:
     yield lab
     # An engine removes by itself what ended by itself, a moment later.
     try:
-        wait_for(lambda: not lab.left_over(), timeout=5)
+        wait_until(lambda: not lab.left_over(), "nothing is left over", 5)
     except AssertionError:
         left = lab.left_over()
         for container in backend.list({"test.sandboxkit.lab": lab.token}):

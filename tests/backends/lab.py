@@ -7,9 +7,8 @@ import os
 import platform
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,14 +158,6 @@ class Lab:
         return containers + [name for name in self.volumes if self.volume_exists(name)]
 
 
-def wait_for(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Poll until it holds, or fail."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, f"did not come true within {timeout:g} s"
-        time.sleep(0.01)
-
-
 def runner_bundle() -> AgentBundle:
     """The runner, compiled for this machine when its source changed."""
     arch = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
@@ -179,5 +170,5 @@ def runner_bundle() -> AgentBundle:
         subprocess.run([sys.executable, *command, str(_RUNNER), "-o", str(part)], check=True, timeout=300)
         part.replace(binary)
     # Its volume is this process's own: tests that run beside it fill and remove theirs.
-    own = hashlib.sha256(f"{digest} {os.environ.get('PYTEST_XDIST_WORKER', '')}".encode()).hexdigest()[:16]
+    own = hashlib.sha256(f"{digest} {os.getpid()}".encode()).hexdigest()[:16]
     return AgentBundle(build=own, paths={arch: binary})

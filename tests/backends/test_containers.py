@@ -10,8 +10,9 @@ import attrs
 import pytest
 
 from sandboxkit.errors import ConfigError, SessionNotFoundError
+from tests.support.waiting import wait_until
 
-from .lab import LABEL, Lab, wait_for
+from .lab import LABEL, Lab
 
 
 def test_info_says_what_answers(lab: Lab) -> None:
@@ -99,4 +100,4 @@ def test_threads_make_and_remove_containers_at_once(lab: Lab) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(outputs) == sorted(f"{number}\n" for number in range(6) for _ in range(2))
-    wait_for(lambda: lab.left_over() == [])
+    wait_until(lambda: lab.left_over() == [], "all are removed")

@@ -50,7 +50,7 @@ def test_no_descriptor_grows_with_the_containers(lab: Lab, fresh: Backend) -> No
         cycle(start=number % 20 == 0)
     # Each request has a URL of its own: docker-py alone would hold a connection for each of the last 25.
     assert open_descriptors() <= before + 1
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert lab.backend.list({"test.sandboxkit.lab": lab.token}) == []
 
 

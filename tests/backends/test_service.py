@@ -18,9 +18,10 @@ from sandboxkit_podman import PodmanBackend, _backend
 from sandboxkit.backend import AgentBundle
 from sandboxkit.engines.discovery import Address
 from sandboxkit.errors import EngineUnavailableError
+from tests.support.waiting import wait_until
 
 from .conftest import engine_named
-from .lab import Lab, wait_for
+from .lab import Lab
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,8 +142,8 @@ def test_it_ends_soon_after_its_process_was_killed_and_so_does_the_container(age
     def is_gone(target: str) -> bool:
         return engine.request("GET", f"/v4.0.0/libpod/{target}/exists").status == 404
 
-    wait_for(lambda: is_gone(f"containers/{container_id}") and is_gone(f"volumes/{volume}"), timeout=4)
-    wait_for(lambda: not processes_with(str(path)) and not path.parent.exists(), timeout=20)
+    wait_until(lambda: is_gone(f"containers/{container_id}") and is_gone(f"volumes/{volume}"), "both are gone", 2)
+    wait_until(lambda: not processes_with(str(path)) and not path.parent.exists(), "the service is gone", 10)
 
 
 def refused(**options: Any) -> EngineUnavailableError:

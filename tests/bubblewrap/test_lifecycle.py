@@ -21,8 +21,7 @@ from sandboxkit_bubblewrap._view import View
 from sandboxkit import ConfigError, EngineError, Limits, Sandbox, Session, SessionLostError, SessionState
 from sandboxkit.errors import SessionNotFoundError
 from tests.support.ordinary import ROOT
-
-from .waiting import wait_until
+from tests.support.waiting import wait_until
 
 HOST = """
 import sys, time

@@ -17,8 +17,7 @@ from sandboxkit_bubblewrap._paths import extra_folders, is_below
 from sandboxkit_bubblewrap._privilege import Mapping, mapping_in
 
 from sandboxkit import ConfigError, Limits, Network, Sandbox, Security, Session, UnsupportedError, Workspace
-
-from .waiting import wait_until
+from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
 

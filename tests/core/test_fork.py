@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import threading
-import traceback
 import warnings
 from collections.abc import Callable
 
@@ -14,36 +13,12 @@ import pytest
 
 from sandboxkit import AbortSignal, SessionDestroyedError
 from sandboxkit._session import AgentSession
+from tests.support.forks import in_child
 
 from .background import Call
 from .fake_agent import FakeAgent
 
 TIMEOUT = 20
-
-
-def in_child(function: Callable[[], object]) -> None:
-    """`function` in a fork, whose failure is this one's."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        # Python 3.12 warns of forking with threads; that is what is tested.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        report = b""
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(TIMEOUT)  # a child that hangs dies
-            function()
-        except BaseException:  # noqa: BLE001 - reported to the parent
-            report = traceback.format_exc().encode()
-        finally:
-            os.write(writing, report or b"\0")
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        report = pipe.read()
-    os.waitpid(pid, 0)
-    assert report == b"\0", report.decode() or "the child hung"
 
 
 def refused(call: Callable[[], object]) -> None:

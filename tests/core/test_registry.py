@@ -13,10 +13,10 @@ import pytest
 from sandboxkit import ConfigError, EngineUnavailableError, Sandbox
 from sandboxkit import _registry as registry
 from sandboxkit.backend import Backend
+from tests.support.forks import in_child
 
 from .background import Call
 from .fake_backend import FakeBackend
-from .test_fork import in_child
 
 MODULE = "tests_core_registry_backends"
 

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 
 import pytest
 
@@ -16,6 +15,8 @@ from sandboxkit._frames import FrameType
 from sandboxkit._pump import Pump
 from sandboxkit._session import AgentSession
 from sandboxkit._tunnels import HOST_WINDOW, MAX_ACCEPTED, WINDOW
+from tests.support.sockets import drain
+from tests.support.waiting import wait_until
 
 from .background import Call
 from .fake_agent import FakeAgent, frame
@@ -25,10 +26,7 @@ FIRST = 0x8000_0000
 
 def wait_for(agent: FakeAgent, kind: FrameType, count: int = 1) -> int:
     """The channel of the newest frame of a type, once there are so many."""
-    deadline = time.monotonic() + 20
-    while len(agent.sent(kind)) < count:
-        assert time.monotonic() < deadline, f"no {kind.name} came"
-        time.sleep(0.001)
+    wait_until(lambda: len(agent.sent(kind)) >= count, f"{kind.name} comes")
     return agent.sent(kind)[-1].channel
 
 
@@ -103,9 +101,7 @@ def test_broken_rules_of_a_tunnel(name: str, session: AgentSession, connection: 
         agent.send(BROKEN[name])
         with pytest.raises(SessionLostError, match="protocol"):
             running.get()
-        with contextlib.suppress(ConnectionResetError):
-            while client.recv(65536):
-                pass
+        drain(client)
     with pytest.raises(SessionLostError):
         session.ports.forward(80)
     forward.close()
@@ -150,10 +146,7 @@ def test_nothing_may_be_said_of_a_connection_that_was_not_taken(
     gate = threading.Event()
     session.relay.post(lambda: gate.wait(20))  # so that it is not taken at once
     agent.send(opened(1, 80) + accepted(FIRST, 1) + what)
-    deadline = time.monotonic() + 20
-    while connection.lost is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: connection.lost, "the session is lost")
     gate.set()
     assert isinstance(connection.lost, SessionLostError)
     with contextlib.suppress(SessionLostError):
@@ -172,9 +165,10 @@ def test_what_the_agent_may_do(session: AgentSession, agent: FakeAgent) -> None:
             assert size == WINDOW
             client.sendall(b"x" * HOST_WINDOW)
             client.shutdown(socket.SHUT_WR)
-            deadline = time.monotonic() + 20
-            while sum(len(sent.payload) for sent in agent.sent(FrameType.DATA)) < HOST_WINDOW:
-                assert time.monotonic() < deadline
+            wait_until(
+                lambda: sum(len(sent.payload) for sent in agent.sent(FrameType.DATA)) >= HOST_WINDOW,
+                "all of it is sent",
+            )
             agent.send(window(1, HOST_WINDOW))
             wait_for(agent, FrameType.EOF)
             agent.send(closed(1))

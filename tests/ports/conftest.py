@@ -6,7 +6,6 @@ import contextlib
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,25 +13,11 @@ import pytest
 
 from sandboxkit import Limits, Sandbox
 from sandboxkit._session import AgentSession
+from tests.support import sockets
 from tests.support.local import LocalBackend
+from tests.support.sockets import MIB
 
-MIB = 1 << 20
 Handler = Callable[[socket.socket], object]
-
-
-def wait_until(done: Callable[[], object], what: str, timeout: float = 30) -> None:
-    """Polls observable state."""
-    deadline = time.monotonic() + timeout
-    while not done():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.002)
-
-
-def read_all(sock: socket.socket) -> bytes:
-    data = bytearray()
-    while chunk := sock.recv(MIB):
-        data += chunk
-    return bytes(data)
 
 
 def echo(sock: socket.socket) -> None:
@@ -98,6 +83,16 @@ def serve() -> Iterator[Serve]:
     yield start
     for server in servers:
         server.close()
+
+
+FreePort = Callable[[], int]
+
+
+@pytest.fixture
+def free_port() -> Iterator[FreePort]:
+    """Gives ports that nothing listens on, and that nobody else is given until the test ends."""
+    with contextlib.ExitStack() as held:
+        yield lambda: held.enter_context(sockets.free_port())
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,29 +14,13 @@ from sandboxkit import SessionDestroyedError
 from sandboxkit._session import AgentSession
 from sandboxkit.conformance._tunnels import dial, is_over
 from tests.core.interrupts import interrupted_at
+from tests.support.forks import in_child
+from tests.support.waiting import wait_until
 
-from .conftest import Serve, wait_until
-from .test_forward import free_port
-
-
-def in_child(check: Callable[[], object]) -> None:
-    """Fork; the child's check must not raise."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads, which this is about
-        pid = os.fork()
-    if pid == 0:
-        try:
-            check()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+from .conftest import FreePort, Serve
 
 
-def test_a_forked_child_disturbs_nothing(session: AgentSession, serve: Serve) -> None:
+def test_a_forked_child_disturbs_nothing(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     forward = session.ports.forward(serve().port)
     exposed = session.ports.expose(serve().port, free_port())
     with dial(forward.port) as client, dial(exposed.port) as other:
@@ -95,7 +78,7 @@ def test_a_child_that_lives_on_keeps_no_connection_open(session: AgentSession, s
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a socket that nobody got yet
 @pytest.mark.parametrize("name", ["forward", "with", "expose"])
-def test_ctrl_c_at_every_place(session: AgentSession, serve: Serve, name: str) -> None:
+def test_ctrl_c_at_every_place(session: AgentSession, serve: Serve, name: str, free_port: FreePort) -> None:
     """Afterwards it works, as the call was over or its end had not begun; or nothing of it is left."""
     service, port = serve().port, free_port()
     calls = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 import time
 
@@ -12,14 +11,15 @@ import pytest
 from sandboxkit import ConfigError, PortError
 from sandboxkit._session import AgentSession
 from sandboxkit.conformance._tunnels import dial, is_over, leads_nowhere
+from tests.support.sockets import MIB, read_all, reset
+from tests.support.waiting import wait_until
 
-from .conftest import MIB, Serve, read_all, wait_until
-from .test_forward import free_port
+from .conftest import FreePort, Serve
 
 # In these tests the sandbox's loopback is the host's own: so `as_port` must be another port than the service's.
 
 
-def test_the_sandbox_reaches_the_service(session: AgentSession, serve: Serve) -> None:
+def test_the_sandbox_reaches_the_service(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     def answer(sock: socket.socket) -> None:
         sock.sendall(b"hello, " + read_all(sock))
 
@@ -36,7 +36,7 @@ def test_the_sandbox_reaches_the_service(session: AgentSession, serve: Serve) ->
         dial(port)
 
 
-def test_much_goes_both_ways(session: AgentSession, serve: Serve) -> None:
+def test_much_goes_both_ways(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     port = free_port()
     with session.ports.expose(serve().port, port), dial(port) as client:
         data = bytes(range(256)) * (20 * MIB // 256)
@@ -51,7 +51,7 @@ def test_much_goes_both_ways(session: AgentSession, serve: Serve) -> None:
         sender.join()
 
 
-def test_the_service_need_not_run_yet(session: AgentSession, serve: Serve) -> None:
+def test_the_service_need_not_run_yet(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     service, port = free_port(), free_port()
     with session.ports.expose(service, port):
         assert leads_nowhere(port)
@@ -60,7 +60,7 @@ def test_the_service_need_not_run_yet(session: AgentSession, serve: Serve) -> No
             assert read_all(client) == b"now"
 
 
-def test_resets_pass_through(session: AgentSession, serve: Serve) -> None:
+def test_resets_pass_through(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     seen: list[str] = []
 
     def watch(sock: socket.socket) -> None:
@@ -74,12 +74,11 @@ def test_resets_pass_through(session: AgentSession, serve: Serve) -> None:
     with session.ports.expose(serve(watch).port, port):
         client = dial(port)
         assert client.recv(5) == b"hello"
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
+        reset(client)
         wait_until(lambda: seen == ["reset"], "the service sees the reset")
 
 
-def test_a_storm_of_connections_harms_nobody(session: AgentSession, serve: Serve) -> None:
+def test_a_storm_of_connections_harms_nobody(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     """A command that opens connections without end gets its turn, and commands and others go on."""
     server, port = serve(lambda sock: sock.sendall(b"x")), free_port()
     storm = f"""
@@ -115,7 +114,7 @@ def works(port: int) -> bool:
         return False
 
 
-def test_a_port_in_use_inside(session: AgentSession, serve: Serve) -> None:
+def test_a_port_in_use_inside(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     taken = serve().port
     with pytest.raises(PortError, match=f"as_port {taken} is in use in the sandbox"):
         session.ports.expose(80, taken)
@@ -124,7 +123,7 @@ def test_a_port_in_use_inside(session: AgentSession, serve: Serve) -> None:
         pass
 
 
-def test_a_port_is_free_again_after_close(session: AgentSession, serve: Serve) -> None:
+def test_a_port_is_free_again_after_close(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     service, port = serve().port, free_port()
     for _ in range(5):
         exposed = session.ports.expose(service, port)
@@ -136,7 +135,7 @@ def test_a_port_is_free_again_after_close(session: AgentSession, serve: Serve) -
             assert is_over(client)
 
 
-def test_many_services(session: AgentSession, serve: Serve) -> None:
+def test_many_services(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     ports = [free_port() for _ in range(20)]
     exposed = [session.ports.expose(serve(lambda sock, n=n: sock.sendall(b"%d" % n)).port, ports[n]) for n in range(20)]
     for number, port in enumerate(ports):
@@ -146,7 +145,7 @@ def test_many_services(session: AgentSession, serve: Serve) -> None:
         one.close()
 
 
-def test_the_end_of_the_session(session: AgentSession, serve: Serve) -> None:
+def test_the_end_of_the_session(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     exposed = session.ports.expose(serve().port, free_port())
     with dial(exposed.port) as client:
         client.sendall(b"x")

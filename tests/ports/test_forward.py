@@ -7,7 +7,6 @@ import hashlib
 import http.server
 import os
 import socket
-import struct
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +18,10 @@ import pytest
 from sandboxkit import ConfigError, PortError, SessionDestroyedError
 from sandboxkit._session import AgentSession
 from sandboxkit.conformance._tunnels import dial, is_over, leads_nowhere
+from tests.support.sockets import MIB, read_all, reset
+from tests.support.waiting import wait_until
 
-from .conftest import MIB, Serve, echo, read_all, wait_until
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+from .conftest import FreePort, Serve, echo
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
@@ -76,7 +71,7 @@ def test_a_forward_says_where_it_is_and_counts(session: AgentSession, serve: Ser
     assert (forward.connections, forward.bytes_to_sandbox) == (1, 5)
 
 
-def test_the_host_s_port_may_be_chosen(session: AgentSession, serve: Serve) -> None:
+def test_the_host_s_port_may_be_chosen(session: AgentSession, serve: Serve, free_port: FreePort) -> None:
     port = free_port()
     with session.ports.forward(serve().port, port) as url:
         assert url == f"http://127.0.0.1:{port}"
@@ -173,7 +168,9 @@ def test_two_forwards_to_one_server(session: AgentSession, serve: Serve) -> None
 # -- what it leads to -----------------------------------------------------------------------------------------------
 
 
-def test_where_nobody_listens_the_connection_ends_and_the_forward_lives(session: AgentSession, serve: Serve) -> None:
+def test_where_nobody_listens_the_connection_ends_and_the_forward_lives(
+    session: AgentSession, serve: Serve, free_port: FreePort
+) -> None:
     port = free_port()
     with session.ports.forward(port) as url:
         for _ in range(3):
@@ -253,11 +250,6 @@ def test_a_server_that_reads_nothing_holds_up_nobody(session: AgentSession, serv
 
 
 # -- resets ---------------------------------------------------------------------------------------------------------
-
-
-def reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
 
 
 def test_a_reset_by_the_client_reaches_the_server(session: AgentSession, serve: Serve) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import sandboxkit
 from sandboxkit import ConfigError, EgressEvent, Network, Session
 from sandboxkit.backend import Feature
 
+from ._lifecycle_detached import Lasting
 from ._outside import PACKAGE, WHEEL, echo, inside, pages, run_inside
-from ._suite import Suite, needs
+from ._suite import needs
 from ._unreachable import tried
 from ._watch import Stopwatch, allowed, wait_until
 
@@ -46,13 +46,21 @@ def request(port: int, path: str, *headers: str, method: str = "GET", body: str 
     return "\r\n".join(lines)
 
 
-class GuardedEgress(Suite):
-    """`Network.allow`."""
+def allowing(*private: str, allow: Sequence[str] = ("public.test",), **options: Any) -> Network:
+    """A way out to public.test, and to `private` at this host."""
+    return Network.allow(allow, private=private, **{"resolver": to_here, **options})
 
-    def guarded(self, *private: str, allow: Sequence[str] = ("public.test",), **options: Any) -> Session:
-        """A session that may go to public.test, and to `private` at this host."""
-        made_options = {"resolver": to_here, **options}
-        return self.create("python", network=Network.allow(allow, private=private, **made_options))
+
+class Guarded(Lasting):
+    """What the classes below share."""
+
+    def guarded(self, *private: str, **options: Any) -> Session:
+        """A session with such a way out."""
+        return self.create("python", network=allowing(*private, **options))
+
+
+class GuardedEgress(Guarded):
+    """`Network.allow`."""
 
     def test_a_name_on_the_list_is_reached(self) -> None:
         """By plain HTTP, by CONNECT and by SOCKS5; the audit is told of each once."""
@@ -264,8 +272,7 @@ print(json.dumps(got))"""
 
     def test_programs_are_told_of_the_proxy(self) -> None:
         """By the variables that they know; what the caller says counts more."""
-        network = Network.allow(["public.test"], resolver=to_here)
-        with self.create("python", network=network, env={"HTTPS_PROXY": "http://mine:1"}) as session:
+        with self.create("python", network=allowing(), env={"HTTPS_PROXY": "http://mine:1"}) as session:
             env = dict(line.split("=", 1) for line in session.exec("env").check().stdout.splitlines())
             proxy = env["HTTP_PROXY"]
             assert proxy.startswith("http://127.0.0.1:")
@@ -313,40 +320,32 @@ print(json.dumps(got))"""
     def test_whoever_attaches_is_the_way_out(self) -> None:
         """The list is known from the session; what can be called is given again."""
         with echo() as tcp:
-            network = Network.allow(["public.test"], private=[f"tcp.test:{tcp}"], resolver=to_here)
-            session = self.rig.sandbox("python", network=network).create_session(detached=True)
-            try:
-                assert inside(session, f"through(connect('tcp.test', {tcp}), b'x')") == [200, "x"]
-                session.detach()
-                audit = Audit()
-                again = Network.allow(["public.test"], private=[f"tcp.test:{tcp}"], resolver=to_here, audit=audit)
-                session = sandboxkit.attach(session.id, backend=self.backend, network=again)
-                assert inside(session, f"through(connect('tcp.test', {tcp}), b'y')") == [200, "y"]
-                audit.wait(1)
-                session.detach()
-                session = sandboxkit.attach(session.id, backend=self.backend)
-                assert inside(session, "through(connect('denied.test', 443), b'')")[0] == 403
-                with pytest.raises(ConfigError, match="network"):
-                    sandboxkit.attach(session.id, backend=self.backend, network=Network.bridge())
-            finally:
-                session.destroy()
+            session = self.lasting(image="python", detached=True, network=allowing(f"tcp.test:{tcp}"))
+            assert inside(session, f"through(connect('tcp.test', {tcp}), b'x')") == [200, "x"]
+            session.detach()
+            audit = Audit()
+            session = self.attached_when_free(session.id, network=allowing(f"tcp.test:{tcp}", audit=audit))
+            assert inside(session, f"through(connect('tcp.test', {tcp}), b'y')") == [200, "y"]
+            audit.wait(1)
+            session.detach()
+            session = self.attached_when_free(session.id)
+            assert inside(session, "through(connect('denied.test', 443), b'')")[0] == 403
+            with pytest.raises(ConfigError, match="network"):
+                self.attached(session.id, network=Network.bridge())
 
     @needs(Feature.RESUME)
     def test_a_resumed_session_has_its_way_out(self) -> None:
         """As an attached one."""
         with echo() as tcp:
-            network = Network.allow(["public.test"], private=[f"tcp.test:{tcp}"], resolver=to_here)
-            session = self.rig.sandbox("python", network=network).create_session(keep=True)
-            try:
-                session.stop()
-                session = self.rig.sandbox("python").resume(session.id, network=network)
-                assert inside(session, f"through(connect('tcp.test', {tcp}), b'x')") == [200, "x"]
-                assert inside(session, "through(connect('denied.test', 443), b'')")[0] == 403
-            finally:
-                session.destroy()
+            network = allowing(f"tcp.test:{tcp}")
+            session = self.lasting(image="python", keep=True, network=network)
+            session.stop()
+            session = self.resumed(session.id, network=network)
+            assert inside(session, f"through(connect('tcp.test', {tcp}), b'x')") == [200, "x"]
+            assert inside(session, "through(connect('denied.test', 443), b'')")[0] == 403
 
 
-class HostileToTheProxy(Suite):
+class HostileToTheProxy(Guarded):
     """What a sandbox may send instead of a request."""
 
     def test_what_is_no_request_is_refused_and_the_next_is_served(self) -> None:
@@ -368,8 +367,7 @@ class HostileToTheProxy(Suite):
                 "too many headers": request(web, "/", "A: " + "b" * 70_000),
                 "a NUL": request(web, "/\0"),
             }
-            network = Network.allow(["public.test"], private=[f"web.test:{web}"], resolver=to_here, audit=audit)
-            with self.create("python", network=network) as session:
+            with self.guarded(f"web.test:{web}", audit=audit) as session:
                 for name, text in requests.items():
                     answer = inside(session, f"raw({text!r})")
                     assert answer.startswith(("HTTP/1.1 400 ", "HTTP/1.1 431 ")), name
@@ -379,16 +377,14 @@ class HostileToTheProxy(Suite):
 
     def test_a_header_of_the_hop_goes_no_further(self) -> None:
         """And the Host is the one that was judged."""
-        with pages() as web:
-            network = Network.allow(["public.test"], private=[f"web.test:{web}"], resolver=to_here)
-            with self.create("python", network=network) as session:
-                hop = (
-                    "Proxy-Authorization: a",
-                    "Connection: close, X-Mine",
-                    "X-Mine: b",
-                    "TE: trailers",
-                    "Upgrade: h2c",
-                )
-                answer = inside(session, f"raw({request(web, '/headers', *hop, 'X-Kept: c')!r})")
-                headers = dict(json.loads(answer.partition("\r\n\r\n")[2]))
-                assert headers == {"host": f"web.test:{web}", "x-kept": "c", "connection": "close"}
+        with pages() as web, self.guarded(f"web.test:{web}") as session:
+            hop = (
+                "Proxy-Authorization: a",
+                "Connection: close, X-Mine",
+                "X-Mine: b",
+                "TE: trailers",
+                "Upgrade: h2c",
+            )
+            answer = inside(session, f"raw({request(web, '/headers', *hop, 'X-Kept: c')!r})")
+            headers = dict(json.loads(answer.partition("\r\n\r\n")[2]))
+            assert headers == {"host": f"web.test:{web}", "x-kept": "c", "connection": "close"}

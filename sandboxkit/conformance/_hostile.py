@@ -10,7 +10,7 @@ from sandboxkit.backend import Feature
 from ._inside import fresh, living, read, sh, wait_for_file, wait_for_pids
 from ._suite import Suite, Trait, needs
 from ._threads import Background
-from ._watch import Stopwatch, allowed
+from ._watch import HORIZON, Stopwatch, allowed
 
 
 class Hostile(Suite):
@@ -88,7 +88,7 @@ class Hostile(Suite):
         path = fresh()
         hop = 'echo x >>"$2"; setsid sh -c "$1" sh "$1" "$2" &'
         script = 'sh -c "$1" sh "$1" "$2"; exec sleep 1000'
-        running = Background(lambda: sh(session, script, hop, path, timeout=1, kill_grace=0))
+        running = Background(lambda: sh(session, script, hop, path, timeout=HORIZON, kill_grace=0))
         wait_for_file(session, path)
         early = len(read(session, path))
         assert running.result().timed_out

@@ -12,7 +12,7 @@ from ._inside import fresh, living, read, sh, wait_for_pids
 from ._streams import output, script
 from ._suite import Suite
 from ._threads import Background
-from ._watch import Stopwatch, allowed
+from ._watch import BEGUN, Stopwatch, allowed
 
 
 class OpenInput(Suite):
@@ -221,6 +221,6 @@ class Callbacks(Suite):
         """As without."""
         out = list[str]()
         with Stopwatch() as watch:
-            result = sh(session, "echo hi; exec sleep 1000", on_stdout=out.append, timeout=0.3)
+            result = sh(session, "echo hi; exec sleep 1000", on_stdout=out.append, timeout=BEGUN)
         assert (result.timed_out, out) == (True, ["hi\n"])
-        assert watch.seconds < allowed(0.35)
+        assert watch.seconds < allowed(BEGUN + 0.05)

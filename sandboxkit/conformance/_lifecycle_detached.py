@@ -11,6 +11,7 @@ import pytest
 from sandboxkit import (
     ConfigError,
     Lifecycle,
+    Network,
     Security,
     Session,
     SessionLostError,
@@ -26,7 +27,7 @@ from sandboxkit.errors import ErrorCode, SessionBusyError, UnsupportedError
 from ._inside import fresh, living, read, sh, wait_for_file
 from ._suite import Suite, needs, without
 from ._threads import Background, ForkedChild, together
-from ._watch import Stopwatch, allowed, wait_until
+from ._watch import MARGIN, Stopwatch, allowed, wait_until
 
 
 class Lasting(Suite):
@@ -45,18 +46,24 @@ class Lasting(Suite):
         self.rig._own.append(session)
         return session
 
-    def attached_when_free(self, id: str) -> Session:
+    def attached_when_free(self, id: str, **options: Any) -> Session:
         """The same, as soon as it is known inside that the connection before has ended."""
 
         def attempt() -> Session | None:
             try:
-                return self.attached(id)
+                return self.attached(id, **options)
             except SessionBusyError:
                 return None
 
         found = wait_until(attempt, f"{id} can be attached to", 20)
         assert found is not None
         return found
+
+    def resumed(self, id: str, *, network: Network | None = None, **options: Any) -> Session:
+        """`Sandbox.resume`, by a Sandbox that knows nothing of the session; it is destroyed after the test."""
+        session = self.sandbox("no-such-image", **options).resume(id, network=network)
+        self.rig._own.append(session)
+        return session
 
     def child(self, body: Callable[[Callable[[str], None], Any], None]) -> ForkedChild:
         """A process of its own with a connection of its own."""
@@ -284,19 +291,19 @@ class TimeToLive(Lasting):
     def test_a_session_ends_when_its_time_is_over(self) -> None:
         """Its holder is told."""
         with Stopwatch() as watch:
-            session = self.create(lifecycle=Lifecycle(ttl=1))
+            session = self.create(lifecycle=Lifecycle(ttl=MARGIN))
             with pytest.raises(SessionLostError):
                 session.exec("sleep", ["1000"])
-        assert watch.seconds >= 1
+        assert watch.seconds >= MARGIN
         assert session.state is SessionState.LOST
 
     def test_an_idle_session_ends(self) -> None:
         """Not while a command runs, nor while requests come."""
-        session = self.create(lifecycle=Lifecycle(idle_timeout=1))
-        assert session.exec("sleep", ["1.5"]).ok
+        session = self.create(lifecycle=Lifecycle(idle_timeout=MARGIN))
+        assert session.exec("sleep", [str(MARGIN + 0.5)]).ok
         with Stopwatch() as watch:
             wait_until(lambda: session.state is SessionState.LOST, "it ends", 10)
-        assert watch.seconds >= 0.8
+        assert watch.seconds >= 0.8 * MARGIN
 
     def test_a_busy_session_does_not_end(self) -> None:
         """Each request starts the idle clock anew."""
@@ -306,7 +313,9 @@ class TimeToLive(Lasting):
             assert session.state is SessionState.RUNNING
 
     @needs(Feature.DETACHED)
-    @pytest.mark.parametrize("lifecycle", [Lifecycle(ttl=2), Lifecycle(idle_timeout=1)], ids=["ttl", "idle"])
+    @pytest.mark.parametrize(
+        "lifecycle", [Lifecycle(ttl=1.5 * MARGIN), Lifecycle(idle_timeout=MARGIN)], ids=["ttl", "idle"]
+    )
     def test_a_detached_session_ends_on_time_without_its_host(self, lifecycle: Lifecycle) -> None:
         """With the host process SIGKILLed it still ends on time, and its volume with it."""
         id = f"timed-{'ttl' if lifecycle.ttl else 'idle'}"
@@ -336,7 +345,7 @@ class TimeToLive(Lasting):
     @needs(Feature.RESUME)
     def test_an_expired_session_that_was_kept_is_pruned(self) -> None:
         """It has ended by itself, and stays until somebody tidies up."""
-        session = self.lasting("expired-1", keep=True, lifecycle=Lifecycle(ttl=1))
+        session = self.lasting("expired-1", keep=True, lifecycle=Lifecycle(ttl=MARGIN))
         wait_until(lambda: not self.is_running("expired-1"), "it has ended", 20)
         assert self.is_there("expired-1")
         wait_until(lambda: any(found.name == "expired-1" for found in prune(backend=self.backend)), "it is pruned", 20)

@@ -36,17 +36,11 @@ from ._inside import fresh, read, sh, wait_for_file
 from ._lifecycle_detached import Lasting
 from ._suite import Rig, needs, without
 from ._threads import Background, ForkedChild
-from ._watch import wait_until
+from ._watch import MARGIN, wait_until
 
 
 class Resuming(Lasting):
     """`create_session(keep=True)`, `stop` and `Sandbox.resume`."""
-
-    def resumed(self, id: str, **options: Any) -> Session:
-        """`Sandbox.resume`, by a Sandbox that knows nothing of the session; it is destroyed after the test."""
-        session = self.sandbox("no-such-image", **options).resume(id)
-        self.rig._own.append(session)
-        return session
 
     @needs(Feature.RESUME)
     def test_files_and_settings_come_back(self) -> None:
@@ -237,7 +231,7 @@ class Resuming(Lasting):
     @needs(Feature.RESUME)
     def test_its_clock_runs_on_while_it_is_stopped(self) -> None:
         """`Lifecycle(ttl)` counts from the start; one whose time is over is not resumed."""
-        session = self.lasting(keep=True, lifecycle=Lifecycle(ttl=4))
+        session = self.lasting(keep=True, lifecycle=Lifecycle(ttl=3 * MARGIN))
         session.stop()
         again = self.resumed(session.id)
         wait_until(lambda: again.state is SessionState.LOST, "it ends on its first clock", 10)

@@ -30,7 +30,7 @@ from ._inside import ALL_ESCAPES, ESCAPE_SCRIPTS, fresh, living, read, shell_arg
 from ._lifecycle_detached import Lasting
 from ._suite import Suite, needs
 from ._threads import Background, ForkedChild, interrupts, together
-from ._watch import Stopwatch, allowed, wait_until
+from ._watch import MARGIN, Stopwatch, allowed, wait_until
 
 
 def start(session: Session, script: str, *args: str, **options: Any) -> ManagedProcess:
@@ -320,10 +320,10 @@ class ManagedProcesses(Suite):
 
     def test_the_idle_clock_stands_while_one_runs(self) -> None:
         """A server is not idleness; with its end the clock runs again."""
-        lifecycle = Lifecycle(idle_timeout=1)
+        lifecycle = Lifecycle(idle_timeout=MARGIN)
         session = self.sandbox(lifecycle=lifecycle).create_session()
         try:
-            process = start(session, "sleep 2.5; echo done")
+            process = start(session, f"sleep {MARGIN + 1}; echo done")
             assert process.wait(60).ok
             wait_until(lambda: session.state.value == "lost", "the idle session ends", 20)
             with pytest.raises(SessionLostError):
@@ -397,8 +397,7 @@ class LastingProcesses(Lasting):
         process = start(session, "trap 'echo ended >\"$1\"; exit' TERM; echo up; while :; do sleep 0.01; done", path)
         wait_for_log(process, "up")
         session.stop(grace=30)
-        resumed = self.sandbox().resume(session.id)
-        self.rig._own.append(resumed)
+        resumed = self.resumed(session.id)
         assert read(resumed, path) == "ended\n"
         assert resumed.processes.list() == []
         resumed.destroy()

@@ -18,6 +18,7 @@ from sandboxkit import AbortSignal, ConfigError, ExecStream, Network, PortError,
 from sandboxkit.backend import Feature
 
 from ._inside import sh
+from ._lifecycle_detached import Lasting
 from ._suite import Suite, needs
 from ._watch import MARGIN, Stopwatch, allowed
 
@@ -151,9 +152,9 @@ sys.stdin.read()
 
     def test_a_wait_for_nothing_says_what_listens(self, python_session: Session) -> None:
         """The timeout, and then a clear error; nothing is left of it."""
-        port = free_port(python_session)
         with server(python_session) as stream:
             other, _, _ = started(stream)
+            port = free_port(python_session)
             with Stopwatch() as watch, pytest.raises(PortError, match=f"Nothing listens on port {port} ") as caught:
                 python_session.ports.wait(port, timeout=0.3)
             assert 0.3 <= watch.seconds < 0.3 + allowed(1.0)
@@ -231,7 +232,7 @@ sys.stdin.read()
                 call()
 
 
-class PublishedPorts(Suite):
+class PublishedPorts(Lasting):
     """`Network.bridge(ports=[...])`."""
 
     @needs(Feature.PUBLISHED_PORTS)
@@ -283,30 +284,21 @@ class PublishedPorts(Suite):
     @needs(Feature.PUBLISHED_PORTS, Feature.RESUME)
     def test_a_resumed_session_has_its_ports(self) -> None:
         """As the engine publishes them now."""
-        network = Network.bridge(ports=[8000])
-        session = self.rig.sandbox("python", network=network).create_session(keep=True)
-        try:
-            session.stop()
-            session = self.rig.sandbox("python").resume(session.id)
-            where = session.ports.published[8000]
-            with server(session, "0.0.0.0", 8000) as stream:
-                started(stream)
-                assert get(where.host, where.port, "/again") == b"hello from /again"
-        finally:
-            session.destroy()
+        session = self.lasting(image="python", keep=True, network=Network.bridge(ports=[8000]))
+        session.stop()
+        session = self.resumed(session.id)
+        where = session.ports.published[8000]
+        with server(session, "0.0.0.0", 8000) as stream:
+            started(stream)
+            assert get(where.host, where.port, "/again") == b"hello from /again"
 
     @needs(Feature.PUBLISHED_PORTS, Feature.DETACHED)
     def test_an_attached_session_has_its_ports(self) -> None:
         """Whoever attaches is told where they are."""
-        network = Network.bridge(ports=[8000])
-        session = self.rig.sandbox("python", network=network).create_session(detached=True)
-        try:
-            before = dict(session.ports.published)
-            session.detach()
-            session = sandboxkit.attach(session.id, backend=self.backend)
-            assert dict(session.ports.published) == before
-        finally:
-            session.destroy()
+        session = self.lasting(image="python", detached=True, network=Network.bridge(ports=[8000]))
+        before = dict(session.ports.published)
+        session.detach()
+        assert dict(self.attached_when_free(session.id).ports.published) == before
 
     @needs(Feature.PUBLISHED_PORTS)
     def test_many_sessions_never_share_a_port(self) -> None:

@@ -16,7 +16,7 @@ from sandboxkit.backend import Feature
 from ._inside import ALL_ESCAPES, ESCAPE_SCRIPTS, fresh, living, read, sh, wait_for_file, wait_for_pids
 from ._suite import RUN, RUN_LABEL, Rig, Suite, needs
 from ._threads import Background, ForkedChild, interrupts
-from ._watch import Stopwatch, allowed, wait_until
+from ._watch import BEGUN, Stopwatch, allowed, wait_until
 
 INTERRUPTS = int(os.environ.get("SANDBOXKIT_TEST_INTERRUPTS", "150"))
 """How often a command is interrupted at a random moment."""
@@ -86,7 +86,7 @@ class KeyboardInterrupts(HostProcess):
         with interrupts() as interrupt:
             interrupt.when(lambda: read(session, path), "SIGTERM has come")
             with Stopwatch() as watch, pytest.raises(KeyboardInterrupt):
-                sh(session, script, path, timeout=0.2, kill_grace=60)
+                sh(session, script, path, timeout=BEGUN, kill_grace=60)
         assert watch.seconds < 20
         assert living(session, [int(read(session, path))]) == []
 

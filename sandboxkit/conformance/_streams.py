@@ -14,7 +14,7 @@ from ._inside import ALL_ESCAPES, ESCAPE_SCRIPTS, fresh, living, read, sh, shell
 from ._output import CHARACTERS, FLAT, FLOOD
 from ._suite import Suite
 from ._threads import Background
-from ._watch import PeakMemory, Stopwatch, allowed, wait_until
+from ._watch import BEGUN, HORIZON, PeakMemory, Stopwatch, allowed, wait_until
 
 
 def script(session: Session, text: str, *args: str, **options: object) -> ExecStream:
@@ -145,7 +145,7 @@ class Streams(Suite):
 
     def test_a_timeout_ends_a_stream_with_a_result(self, session: Session) -> None:
         """As in exec."""
-        events = list(script(session, "echo hi; exec sleep 1000", timeout=0.3))
+        events = list(script(session, "echo hi; exec sleep 1000", timeout=BEGUN))
         last = events[-1]
         assert isinstance(last, ExitEvent)
         assert (last.result.timed_out, last.result.exit_code, last.result.stdout_bytes) == (True, None, b"hi\n")
@@ -181,7 +181,7 @@ class Streams(Suite):
     def test_a_kill_cuts_the_grace_of_a_timeout_short(self, session: Session) -> None:
         """PROTOCOL 5.4: a KILL during the grace of another end shortens it."""
         text = "sleep 100000 & trap 'echo term' TERM; wait; exec sleep 100000"
-        with script(session, text, timeout=0.2, kill_grace=60) as stream:
+        with script(session, text, timeout=BEGUN, kill_grace=60) as stream:
             event = next(stream)
             assert isinstance(event, StdoutEvent)
             with Stopwatch() as watch:
@@ -250,9 +250,9 @@ class Backpressure(Suite):
     def test_a_timeout_kills_although_the_consumer_sleeps(self, session: Session) -> None:
         """The agent keeps the time; the tree is dead while nobody reads."""
         path = fresh()
-        stream = script(session, 'echo $$ >"$1"; exec cat /dev/zero', path, timeout=1, kill_grace=0)
+        stream = script(session, 'echo $$ >"$1"; exec cat /dev/zero', path, timeout=HORIZON, kill_grace=0)
         pids = wait_for_pids(session, path, 1)
-        wait_until(lambda: not living(session, pids), "the command is dead", allowed(1))
+        wait_until(lambda: not living(session, pids), "the command is dead", allowed(HORIZON))
         assert stream.wait().timed_out
 
     def test_an_abort_signal_kills_although_the_consumer_sleeps(self, session: Session) -> None:

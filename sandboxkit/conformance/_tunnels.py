@@ -176,6 +176,13 @@ def is_over(sock: socket.socket) -> bool:
         return True
 
 
+def drain(sock: socket.socket) -> None:
+    """Until it ends, in order or not."""
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(65536):
+            pass
+
+
 class Forwarding(Suite):
     """Servers inside, for the host."""
 
@@ -278,9 +285,7 @@ class Forwarding(Suite):
                 sock.sendall(b"GET /5 HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert sock.recv(1) == b"H"
                 forward.close()
-                with contextlib.suppress(ConnectionResetError):
-                    while sock.recv(65536):
-                        pass
+                drain(sock)
             with pytest.raises(ConnectionRefusedError):
                 dial(forward.url)
             forward.close()
@@ -295,9 +300,7 @@ class Forwarding(Suite):
                 assert sock.recv(1) == b"H"
                 with Stopwatch() as watch:
                     session.destroy()
-                    with contextlib.suppress(ConnectionResetError):
-                        while sock.recv(65536):
-                            pass
+                    drain(sock)
                 assert watch.seconds < allowed(5)
         with pytest.raises(SessionDestroyedError):
             session.ports.forward(80)
@@ -338,9 +341,7 @@ class Reattaching(Lasting):
             sock.sendall(b"GET /5 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert sock.recv(1) == b"H"
             session.detach()
-            with contextlib.suppress(ConnectionResetError):
-                while sock.recv(65536):
-                    pass
+            drain(sock)
         again = self.attached_when_free(session.id)
         with again.ports.forward(8000) as url, again.ports.expose(80, exposed.port):
             assert fetch(f"{url}/1000") == page(1000)
@@ -390,7 +391,12 @@ class Exposing(Suite):
 
 @contextlib.contextmanager
 def free_port() -> Iterator[int]:
-    """One that nothing on this host uses, for where the sandbox's loopback is the host's."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    yield port
+    """One that nothing on this host uses, for where the sandbox's loopback is the host's.
+
+    It is bound, so that nobody else is given it, and does not listen, so that whoever names it can.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        yield port

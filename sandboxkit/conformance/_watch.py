@@ -19,6 +19,12 @@ T = TypeVar("T")
 MARGIN = float(os.environ.get("SANDBOXKIT_TEST_MARGIN", "2"))
 """What every bound in time is multiplied by: raise it on a slow or busy machine. Benchmarks report the true times."""
 
+BEGUN = 0.4 * MARGIN
+"""Seconds of a timeout within which a shell must have begun: what its script says or sets up first is done by then."""
+
+HORIZON = 0.75 * MARGIN
+"""Seconds of a timeout within which a test must have seen the command alive."""
+
 THREAD_PREFIX = "sandboxkit-"
 
 

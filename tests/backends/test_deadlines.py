@@ -15,6 +15,7 @@ from _http import Engine
 from sandboxkit.backend import AgentBundle, ContainerSpec
 from sandboxkit.config import Workspace
 from sandboxkit.errors import ConfigError, EngineError, EngineUnavailableError, ImageNotFoundError
+from tests.support.waiting import wait_until
 
 from .conftest import connect
 from .fakes import DOCKER_INFO, DOCKER_VERSION, PODMAN_INFO, PODMAN_VERSION, Answer, FakeEngine, Request, serving_unix
@@ -28,9 +29,9 @@ CONTAINER: dict[str, Any] = {
 
 
 class LateEngine:
-    """Makes a container `late` seconds after it is asked to, or another's is there already; counts what it is asked."""
+    """Makes a container at once, or if `late` when that was looked for in vain; or another's is there already."""
 
-    def __init__(self, backend: str, late: float = 0.0, *, taken: bool = False, image: bool = True) -> None:
+    def __init__(self, backend: str, *, late: bool = False, taken: bool = False, image: bool = True) -> None:
         version, info = (DOCKER_VERSION, DOCKER_INFO) if backend == "docker" else (PODMAN_VERSION, PODMAN_INFO)
         self.fake = FakeEngine(version, info, self.answer)
         self.late = late
@@ -44,7 +45,8 @@ class LateEngine:
             asked = request.json()
             if self.labels is not None or not self.image:
                 return Answer(500, {"message": "in words that change", "cause": "in words"})
-            self.go.wait(self.late)
+            if self.late:
+                self.go.wait(60)
             self.labels = asked.get("Labels") or asked.get("labels")
             return Answer(201, {"Id": "c0ffee"})
         if path.startswith("/images/") and self.image:
@@ -55,6 +57,8 @@ class LateEngine:
                 return Answer(204)
             if path.endswith("/json"):
                 return Answer(200, {**CONTAINER, "Config": {"Labels": self.labels}})
+        if path == "/containers/wanted/json":
+            self.go.set()
         return Answer(404, {"message": "no", "cause": "no"})
 
 
@@ -90,7 +94,7 @@ def at(tmp_path: Path) -> Iterator[Any]:
 def test_a_create_that_times_out_is_not_repeated_and_its_container_is_removed(
     at: Any, name: str, spec: ContainerSpec
 ) -> None:
-    engine = LateEngine(name, late=1.2)
+    engine = LateEngine(name, late=True)
     backend = at(engine, name, timeout=0.7)
     with pytest.raises(EngineError) as caught:
         backend.create(spec)
@@ -102,15 +106,20 @@ def test_a_create_that_times_out_is_not_repeated_and_its_container_is_removed(
 
 
 def test_a_create_that_is_interrupted_leaves_nothing(at: Any, name: str, spec: ContainerSpec) -> None:
-    engine = LateEngine(name, late=0.6)
+    engine = LateEngine(name, late=True)
     backend = at(engine, name, timeout=10)
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+
+    def interrupt() -> None:
+        wait_until(lambda: engine.fake.asked("POST", "/containers/create"), "the engine is asked")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         backend.create(spec)
-    timer.join()
+    thread.join()
     assert len(engine.fake.asked("DELETE", "/containers/c0ffee")) == 1
     assert engine.labels is None
 
@@ -128,13 +137,12 @@ def test_a_missing_image_is_found_out_by_asking(at: Any, name: str, spec: Contai
 
 
 def test_a_call_that_hangs_stops_no_other(at: Any, name: str, spec: ContainerSpec) -> None:
-    engine = LateEngine(name, late=20)
+    engine = LateEngine(name, late=True)
     backend = at(engine, name, timeout=30)
     thread = threading.Thread(target=backend.create, args=(spec,))
     thread.start()
     try:
-        while not engine.fake.asked("POST", "/containers/create"):
-            time.sleep(0.01)
+        wait_until(lambda: engine.fake.asked("POST", "/containers/create"), "the engine is asked")
         begin = time.monotonic()
         for _ in range(5):
             with pytest.raises(EngineError):

@@ -142,7 +142,7 @@ def test_a_session_is_out_of_reach_of_the_terminals_signals(backend: BubblewrapB
 
 
 def _is_shell(pid: int) -> bool:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0")
+    return _command(pid) == b"/bin/sh"
 
 
 def test_sessions_of_other_processes_are_listed_and_can_be_removed(label: str, backend: BubblewrapBackend) -> None:
@@ -212,7 +212,10 @@ def test_the_agent_has_three_descriptors_of_the_host(limits: Limits) -> None:
         session.exec("true")
         everyone = descendants(os.getpid()) - before
         (agent,) = (pid for pid in everyone if _command(pid).startswith(b"/.sandboxkit") and _is_pid_1(pid))
-        targets = {int(fd.name): os.readlink(fd) for fd in Path(f"/proc/{agent}/fd").iterdir()}
+        targets = {}
+        for fd in Path(f"/proc/{agent}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it may be making its next supervisor
+                targets[int(fd.name)] = os.readlink(fd)
     assert targets.pop(0) == targets.pop(1)
     assert "memfd" in targets.pop(2)
     own = {
@@ -244,18 +247,12 @@ def test_an_error_in_the_setup_is_told_with_bubblewraps_own_words(
 
 
 def test_nothing_stays_open_in_the_host(limits: Limits) -> None:
+    def held() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
     Sandbox.host(limits=limits).create_session().destroy()
-    before = sorted(
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.exists(f"/proc/self/fd/{fd}")
-    )
+    before = held()
     for _ in range(5):
         with Sandbox.host(limits=limits).create_session() as session:
             session.exec("true")
-    after = sorted(
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.exists(f"/proc/self/fd/{fd}")
-    )
-    assert len(after) == len(before)
+    wait_until(lambda: held() <= before, "all is closed")

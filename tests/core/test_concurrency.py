@@ -151,6 +151,7 @@ def test_waiting_for_a_turn_can_be_aborted(
 ) -> None:
     session = make_session(max_concurrent_execs=1)
     stream = session.exec_stream("scripted")
+    agent.job()  # it has arrived
     event = abort()
     calls: list[Call[ExecResult | ExecStream]] = [Call(lambda: session.exec("true", abort=event)) for _ in range(3)]
     calls.append(Call(lambda: session.exec_stream("true", abort=event)))

@@ -5,17 +5,13 @@ It breaks no rule of agent/PROTOCOL.md unless a test sends raw frames, and check
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import signal
-import socket
 import struct
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.agent.processes import (
     DEADLINE,
@@ -27,6 +23,7 @@ from tests.agent.processes import (
     supervisors_of,
     wait_gone,
 )
+from tests.agent.stream import Stream
 from tests.support.waiting import wait_until
 
 __all__ = ["DEADLINE", "children", "commands_of", "descendants"]
@@ -140,44 +137,12 @@ def parse_exit(payload: bytes) -> Exit:
     return Exit(how, reason, flags, code, wall, cpu, max_rss, struct.unpack_from(f"<{count}I", payload, EXIT_HEAD.size))
 
 
-class Agent:
-    """One running agent and the host's end of its stream."""
+class Agent(Stream):
+    """One running agent and the host's end of its stream; keywords as of Stream."""
 
-    def __init__(
-        self,
-        binary: Path,
-        workspace: Path,
-        *,
-        prefix: Sequence[str] = (),
-        pipes: bool = False,
-        env: Mapping[str, str] | None = None,
-        stderr: int | None = None,
-        hello: bool = True,
-        arguments: Sequence[str] = (),
-    ) -> None:
-        command = [*prefix, str(binary), "--workspace", str(workspace), *arguments]
-        if pipes:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, bufsize=0
-            )
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            self._in = self.process.stdout.fileno()
-            self._out = self.process.stdin.fileno()
-            self._socket = None
-        else:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                end = theirs.fileno()
-                self.process = subprocess.Popen(command, stdin=end, stdout=end, stderr=stderr, env=env)
-            self._socket = ours
-            self._in = self._out = ours.fileno()
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
-        self._received = bytearray()
-        self._unsent = bytearray()
+    def __init__(self, binary: Path, workspace: Path, *, hello: bool = True, **options: Any) -> None:
+        super().__init__(binary, workspace, **options)
         self._next_channel = 1
-        self.ended = False
         self.commands: dict[int, Command] = {}
         self.hello: dict[str, str] = {}
         self.pongs: list[bytes] = []
@@ -185,53 +150,7 @@ class Agent:
         if hello:
             self.read_hello()
 
-    # -- bytes ------------------------------------------------------------------------------------------------------
-
-    def send_raw(self, data: bytes) -> None:
-        """Queues bytes and writes what the stream takes now; the rest goes out while something is awaited."""
-        self._unsent += data
-        self._write()
-
-    def _write(self) -> None:
-        while self._unsent:
-            try:
-                count = os.write(self._out, self._unsent[: 1 << 20])
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                self._unsent.clear()
-                return
-            del self._unsent[:count]
-
-    def _read(self) -> bool:
-        try:
-            data = os.read(self._in, 1 << 20)
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self.ended = True
-        self._received += data
-        return True
-
-    def pump(self, deadline: float) -> None:
-        """Waits until bytes have moved, in either direction; fails the test at the deadline."""
-        poll = select.poll()
-        poll.register(self._in, select.POLLIN)
-        if self._unsent:
-            poll.register(self._out, select.POLLOUT | (select.POLLIN if self._out == self._in else 0))
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            raise AssertionError(f"nothing from the agent before the deadline; {self.describe()}")
-        self._write()
-        self._read()
-
-    def flush(self, timeout: float = DEADLINE) -> None:
-        """Returns when all that was sent is in the stream: before a test waits for anything but the agent's frames."""
-        deadline = time.monotonic() + timeout
-        while self._unsent:
-            self.pump(deadline)
+    # -- frames -----------------------------------------------------------------------------------------------------
 
     def describe(self) -> str:
         waiting = [
@@ -239,7 +158,7 @@ class Agent:
             for command in self.commands.values()
             if not command.done
         ]
-        return f"agent {self.process.pid} returned {self.process.poll()}; open: {waiting[:10]}"
+        return f"{super().describe()}; open: {waiting[:10]}"
 
     def next_frame(self, timeout: float = DEADLINE) -> Frame | None:
         """The next frame, or None when the agent has closed the stream."""
@@ -262,8 +181,6 @@ class Agent:
         payload = bytes(self._received[HEADER.size : HEADER.size + length])
         del self._received[: HEADER.size + length]
         return Frame(channel, kind, flags, payload)
-
-    # -- frames -----------------------------------------------------------------------------------------------------
 
     def read_hello(self) -> None:
         frame = self.next_frame()
@@ -432,10 +349,7 @@ class Agent:
         return command, self.wait(command)
 
     def feed(self, command: Command, data: bytes) -> None:
-        """Sends all of the data as the credit allows, then end of file; stops early when the command ends.
-
-        All of it is in the stream then: a test may wait for what the command does with it.
-        """
+        """All of the data as the credit allows, then end of file, into the stream; less when the command ends early."""
         view = memoryview(data)
         deadline = time.monotonic() + DEADLINE
         while view and not command.done:
@@ -472,41 +386,9 @@ class Agent:
             assert self.step(deadline - time.monotonic()), f"the session ended; {self.describe()}"
         assert self.pongs[-1] == payload
 
-    # -- the end ----------------------------------------------------------------------------------------------------
-
-    def close_input(self) -> None:
-        """End of file for the agent, behind all that was sent; what it still sends can be read."""
-        self.flush()
-        if self._socket is not None:
-            self._socket.shutdown(socket.SHUT_WR)
-        else:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-
-    def close(self, timeout: float = DEADLINE) -> int:
-        """Ends the session as a host does; returns the agent's exit code."""
-        if self._socket is not None:
-            self._socket.close()
-        else:
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            self.process.stdin.close()
-            self.process.stdout.close()
-        return self.process.wait(timeout)
-
     def wait_end(self, timeout: float = DEADLINE) -> int:
         """Reads to the end of the stream, then the agent's exit code."""
         deadline = time.monotonic() + timeout
         while self.step(deadline - time.monotonic()):
             pass
         return self.process.wait(max(deadline - time.monotonic(), 1))
-
-    def destroy(self) -> None:
-        """For a failed test: nothing is left, whatever state it is in."""
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            self.close(5)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()

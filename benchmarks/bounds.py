@@ -219,7 +219,6 @@ BOUNDS: tuple[Bound, ...] = (
         lambda f: min(f.cli(f"port-{way}") / f.ours(f"port-{way}") for way in ("download", "upload")),
         must=0.4,
         aim=0.8,
-        owed="with Podman as root, whose published ports cost least, between 0.22x and 0.5x has been seen",
         at_most=False,
         engines=ENGINES,
     ),

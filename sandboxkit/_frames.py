@@ -27,6 +27,7 @@ __all__ = [
     "encode",
     "encode_configure",
     "encode_exec",
+    "encode_input",
     "encode_resize",
     "encode_u32",
     "exec_payload",
@@ -126,6 +127,15 @@ class RefusalCode(enum.IntEnum):
 def encode(kind: FrameType, channel: int, payload: bytes | memoryview = b"", flags: int = 0) -> bytes:
     """One frame."""
     return b"".join((HEADER.pack(len(payload), channel, kind, flags, 0), payload))
+
+
+def encode_input(channel: int, data: memoryview) -> bytes:
+    """DATA for a command, in as many frames as that takes."""
+    parts: list[bytes | memoryview] = []
+    for at in range(0, len(data), MAX_PAYLOAD):
+        piece = data[at : at + MAX_PAYLOAD]
+        parts += HEADER.pack(len(piece), channel, FrameType.DATA, Stream.STDIN, 0), piece
+    return b"".join(parts)
 
 
 def encode_configure(settings: Mapping[str, str]) -> bytes:

@@ -13,6 +13,7 @@ from ._frames import (
     Refusal,
     Stream,
     encode,
+    encode_input,
     encode_resize,
     encode_u32,
     milliseconds,
@@ -28,6 +29,8 @@ __all__ = ["Channel", "Sink"]
 
 Outcome = Exit | Refusal | tuple[ProcessRecord, ...] | SandboxError
 """What a channel ended with."""
+
+_AT_ONCE = 4 * MAX_PAYLOAD  # of input: the fewer calls, the fewer wake-ups of the agent
 
 
 class Sink(Protocol):
@@ -82,10 +85,10 @@ class Channel:
         """Send as much as there is credit for and return how much; 0 when there is none."""
         # The reader adds to the credit while we take from it, hence the lock in both places.
         with self._connection.credit_lock:
-            size = max(min(len(data), self.input_credit, MAX_PAYLOAD), 0)
+            size = max(min(len(data), self.input_credit, _AT_ONCE), 0)
             self.input_credit -= size
         if size:
-            self._connection.send(encode(FrameType.DATA, self.id, data[:size], Stream.STDIN))
+            self._connection.send(encode_input(self.id, data[:size]))
         return size
 
     def close_input(self) -> None:

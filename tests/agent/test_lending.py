@@ -14,6 +14,7 @@ from sandboxkit._shortcut import Offer, Taker
 from tests.agent.conftest import StartAgent
 from tests.agent.driver import BUSY, DATA, DEADLINE, EOF, INVALID, Agent, encode
 from tests.agent.tunnels import ADDRESS, CONNECT, TAKEN, Tunnel, Tunnels, connect_payload
+from tests.support.sockets import free_port, read
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an agent that no engine started is its user's no more")
 
@@ -71,10 +72,10 @@ def test_what_is_taken_is_the_connection_and_lives_on_without_the_agent(
         assert tunnels.wait_closed(tunnel) == 0
         for near, far in ((sock, peer), (peer, sock)):
             near.sendall(b"there")
-            assert far.recv(5, socket.MSG_WAITALL) == b"there"
+            assert read(far, 5) == b"there"
         assert tunnels.agent.close() == 0
         sock.sendall(b"still")
-        assert peer.recv(5, socket.MSG_WAITALL) == b"still"
+        assert read(peer, 5) == b"still"
         sock.close()
         assert peer.recv(1) == b""
 
@@ -91,7 +92,7 @@ def test_before_it_is_taken_nothing_is_read_from_it(tunnels: Tunnels, server: so
         assert sock is not None
         tunnels.take(tunnel)
         with sock:
-            assert sock.recv(6, socket.MSG_WAITALL) == b"early"
+            assert read(sock, 6) == b"early"
 
 
 def test_one_that_is_not_taken_goes_on_as_a_tunnel(tunnels: Tunnels, server: socket.socket) -> None:
@@ -102,7 +103,7 @@ def test_one_that_is_not_taken_goes_on_as_a_tunnel(tunnels: Tunnels, server: soc
         tunnels.wait(lambda: bytes(tunnel.received) == b"question")
         tunnels.send(tunnel, b"answer")
         tunnels.eof(tunnel)
-        assert peer.recv(6, socket.MSG_WAITALL) == b"answer"
+        assert read(peer, 6) == b"answer"
     assert tunnels.wait_closed(tunnel) == 0
 
 
@@ -120,10 +121,8 @@ def test_one_that_is_killed_is_reset(tunnels: Tunnels, server: socket.socket) ->
 
 
 def test_one_that_can_not_be_made_is_refused_as_ever(tunnels: Tunnels) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    tunnel = tunnels.borrow(port)
-    assert tunnels.wait_error(tunnel).code == ADDRESS
+    with free_port() as port:
+        assert tunnels.wait_error(tunnels.borrow(port)).code == ADDRESS
 
 
 def test_commands_have_none_of_them(tunnels: Tunnels, server: socket.socket) -> None:

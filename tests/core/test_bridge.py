@@ -23,13 +23,13 @@ from sandboxkit._frames import FrameType
 from sandboxkit._session import AgentSession
 from sandboxkit._shortcut import Taker
 from sandboxkit.ports import Forward
+from tests.support.sockets import MIB, read, read_all, reset
 
 from .background import Call
 from .fake_agent import FakeAgent, frame
 
 TIMEOUT = 20.0
 Pair = Callable[[], tuple[socket.socket, socket.socket]]
-MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -111,20 +111,6 @@ def unix_pair() -> tuple[socket.socket, socket.socket]:
     return near, far
 
 
-def read_all(sock: socket.socket) -> bytes:
-    data = bytearray()
-    while chunk := sock.recv(MIB):
-        data += chunk
-    return bytes(data)
-
-
-def read(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (chunk := sock.recv(size - len(data))):
-        data += chunk
-    return data
-
-
 def is_reset(sock: socket.socket) -> bool:
     try:
         read_all(sock)
@@ -195,8 +181,7 @@ def test_an_answer_comes_home_from_a_server_that_refuses_the_rest(forward: Forwa
     coupled.server.sendall(b"413")
     coupled.server.shutdown(socket.SHUT_WR)
     assert read(coupled.client, 3) == b"413"
-    coupled.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    coupled.server.close()
+    reset(coupled.server)
     with contextlib.suppress(ConnectionError):  # the rest of the question goes nowhere, or is refused
         for _ in range(100):
             coupled.client.sendall(bytes(65536))
@@ -207,8 +192,7 @@ def test_an_answer_comes_home_from_a_server_that_refuses_the_rest(forward: Forwa
 def test_a_reset_of_one_is_the_other_s(forward: Forward, agent: FakeAgent, who: str) -> None:
     coupled = Coupled(forward, agent, tcp_pair)
     first, second = (coupled.client, coupled.server) if who == "client" else (coupled.server, coupled.client)
-    first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    first.close()
+    reset(first)
     assert is_reset(second)
     coupled.close()
 
@@ -291,8 +275,7 @@ def test_what_can_not_be_had_goes_on_as_a_tunnel(forward: Forward, agent: FakeAg
 def test_a_client_that_goes_before_it_is_opened(forward: Forward, agent: FakeAgent) -> None:
     client = socket.create_connection(("127.0.0.1", forward.port), timeout=TIMEOUT)
     wait_for(agent, FrameType.CONNECT)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
+    reset(client)
     assert wait_for(agent, FrameType.KILL) == 1
     lent, server = tcp_pair()
     with lent, server:

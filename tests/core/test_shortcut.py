@@ -15,6 +15,7 @@ from sandboxkit._frames import HEADER, FrameType, Hello
 from sandboxkit._shortcut import Shortcut
 from sandboxkit.errors import SessionLostError
 from sandboxkit.streams import SocketStream
+from tests.support.sockets import read
 
 from .background import Call
 from .fake_agent import frame, hello
@@ -60,7 +61,7 @@ class Peer:
 
 
 def received(sock: socket.socket) -> int:
-    length, channel, kind, flags, _ = HEADER.unpack(sock.recv(HEADER.size, socket.MSG_WAITALL))
+    length, channel, kind, flags, _ = HEADER.unpack(read(sock, HEADER.size))
     assert (length, channel, flags) == (0, 0, 0)
     return int(kind)
 

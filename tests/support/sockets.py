@@ -24,6 +24,14 @@ def free_port() -> Iterator[int]:
         yield port
 
 
+def read(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or fewer at the end. (MSG_WAITALL does not wait in a socket with a timeout.)"""
+    data = b""
+    while len(data) < size and (chunk := sock.recv(size - len(data))):
+        data += chunk
+    return data
+
+
 def read_all(sock: socket.socket) -> bytes:
     """Up to its end."""
     data = bytearray()

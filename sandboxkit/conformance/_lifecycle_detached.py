@@ -307,9 +307,9 @@ class TimeToLive(Lasting):
 
     def test_a_busy_session_does_not_end(self) -> None:
         """Each request starts the idle clock anew."""
-        with self.create(lifecycle=Lifecycle(idle_timeout=2, ttl=3600)) as session:
+        with self.create(lifecycle=Lifecycle(idle_timeout=MARGIN, ttl=3600)) as session:
             for _ in range(6):
-                assert session.exec("sleep", ["0.5"]).ok
+                assert session.exec("sleep", [str(MARGIN / 4)]).ok
             assert session.state is SessionState.RUNNING
 
     @needs(Feature.DETACHED)

@@ -30,7 +30,7 @@ from ._inside import fresh
 from ._lifecycle_detached import Lasting
 from ._suite import Suite, needs
 from ._threads import Background
-from ._watch import Stopwatch, allowed, wait_until
+from ._watch import MARGIN, Stopwatch, allowed, wait_until
 
 # Prints the port it was given, or the path of its socket, once it listens. `/N` is N bytes that depend on N.
 PAGES = r"""
@@ -272,12 +272,12 @@ class Forwarding(Suite):
     def test_a_session_is_not_idle_while_a_forward_is_used(self) -> None:
         """One connection is enough, without a command or a managed process; afterwards it is idle again."""
         server = 'python3 -c "$0" 0 > port 2> /dev/null < /dev/null & until [ -s port ]; do sleep 0.01; done'
-        with self.create("python", lifecycle=Lifecycle(idle_timeout=2)) as session:
+        with self.create("python", lifecycle=Lifecycle(idle_timeout=MARGIN)) as session:
             session.exec("sh", ["-c", server, PAGES]).check()
             with session.ports.forward(int(session.files.read_text("port"))) as url:
                 connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
                 with contextlib.closing(connection):
-                    until = time.monotonic() + 4
+                    until = time.monotonic() + 2 * MARGIN
                     while time.monotonic() < until:
                         connection.request("GET", "/100")
                         assert connection.getresponse().read() == page(100)

@@ -24,6 +24,7 @@ from sandboxkit._session import AgentSession
 from sandboxkit._shortcut import Taker
 from sandboxkit.ports import Forward
 from tests.support.sockets import MIB, read, read_all, reset
+from tests.support.waiting import wait_until
 
 from .background import Call
 from .fake_agent import FakeAgent, frame
@@ -44,17 +45,11 @@ def taker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taker]:
 def no_descriptor_is_left() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
     yield
-    deadline = time.monotonic() + TIMEOUT  # the relay's thread closes them
-    while len(os.listdir("/proc/self/fd")) > before:
-        assert time.monotonic() < deadline, "descriptors are left open"
-        time.sleep(0.001)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, "the relay's thread closes its descriptors")
 
 
 def wait_for(agent: FakeAgent, kind: FrameType, count: int = 1) -> int:
-    deadline = time.monotonic() + TIMEOUT
-    while len(agent.sent(kind)) < count:
-        assert time.monotonic() < deadline, f"no {kind.name} came"
-        time.sleep(0.001)
+    wait_until(lambda: len(agent.sent(kind)) >= count, f"{kind.name} comes")
     return agent.sent(kind)[-1].channel
 
 
@@ -171,7 +166,8 @@ def test_a_client_that_reads_nothing_holds_up_nobody_and_little_memory(
     assert other.server.recv(1) == b"x"
     other.close()
     bridge = next(iter(forward._server._pumps))
-    assert 0 < len(bridge._from.waiting) <= 4 * 65536 + 48  # type: ignore[union-attr]
+    wait_until(lambda: bridge._from.waiting, "the bridge holds some of it")  # type: ignore[union-attr]
+    assert len(bridge._from.waiting) <= 4 * 65536 + 48  # type: ignore[union-attr]
     coupled.server.shutdown(socket.SHUT_WR)
     assert len(read_all(coupled.client)) == sent
 

@@ -288,6 +288,8 @@ void input_serve(struct agent *agent);
 
 /* frames.c. Does not return when the frame breaks a rule. */
 void frame_act(struct agent *agent, const struct frame *frame, unsigned char *payload);
+/* One for a command that reads, large enough to be moved by the kernel. */
+bool frame_is_bulk(struct agent *agent, const struct frame *frame);
 bool frame_begin(struct agent *agent, const struct frame *frame, const unsigned char *payload, uint32_t here);
 void frame_go_on(struct agent *agent, const unsigned char *bytes, uint32_t count);
 

@@ -62,15 +62,22 @@ static void act_on_data(struct agent *agent, struct channel *channel, const stru
         feed_data(channel, payload, frame->length);
 }
 
+bool frame_is_bulk(struct agent *agent, const struct frame *frame) {
+    if (frame->type != FRAME_DATA || frame->length < BULK_LEAST || frame->channel == 0)
+        return false;
+    const struct channel *channel = table_find(agent, frame->channel);
+    return channel != NULL && !channel->tty && channel->feed.fd >= 0 && !channel->feed.ended;
+}
+
 /*
  * A large DATA frame need not be whole to be acted on: what is here goes to the command, and what follows is moved from
  * the stream to the command's pipe by the kernel (input.c). False: it has to be awaited whole.
  */
 bool frame_begin(struct agent *agent, const struct frame *frame, const unsigned char *payload, uint32_t here) {
-    if (frame->type != FRAME_DATA || frame->length - here < BULK_LEAST)
+    if (frame->length - here < BULK_LEAST || !frame_is_bulk(agent, frame))
         return false;
     struct channel *channel = table_find(agent, frame->channel);
-    if (channel == NULL || channel->tty || channel->feed.fd < 0 || channel->feed.ended || channel->feed.length > 0)
+    if (channel->feed.length > 0)
         return false;
     check_data(agent, channel, frame);
     feed_data(channel, payload, here);

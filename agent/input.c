@@ -28,7 +28,7 @@ static void act_on_frames(struct agent *agent) {
                 at = input->length;
             break;
         }
-        input->expects_bulk = frame.type == FRAME_DATA && frame.length >= BULK_LEAST;
+        input->expects_bulk = frame_is_bulk(agent, &frame);
         frame_act(agent, &frame, input->bytes + at + FRAME_HEADER);
         at += FRAME_HEADER + (size_t)frame.length;
     }

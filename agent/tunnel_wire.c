@@ -44,7 +44,7 @@ bool target_parse(const unsigned char *payload, size_t size, struct target *out,
         return false;
     if (payload[4] == TARGET_PORT)
         return out->port != 0 && size == CONNECT_HEADER;
-    return payload[4] == TARGET_UNIX && out->port == 0 &&
+    return payload[4] == TARGET_UNIX && out->port == 0 && !out->lend &&
            parse_name(payload + CONNECT_HEADER, size - CONNECT_HEADER, out, why);
 }
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from ._frames import ProtocolError
-from ._relay import Relay, close_socket
+from ._relay import LINGER_AT_ONCE, Relay, close_socket
 from ._shortcut import Offer
-from ._tunnels import End, Tunnel
+from ._tunnels import WINDOW, End, Tunnel
 
 __all__ = ["Bridge", "Loan"]
 
@@ -124,22 +124,23 @@ class _Way:
         """Whether there may be something to read, and somewhere to put it."""
         return not self.read_all and not self.waiting
 
-    def move(self, buffer: memoryview) -> None:
-        """Bring over what is there. OSError of the source, or of a destination that matters."""
-        for _ in range(_TURN):
+    def move(self, buffer: memoryview) -> bool:
+        """Bring over what is there; False when nothing was. OSError of the source, or of a destination that matters."""
+        for turn in range(_TURN):
             if not self.wants:
-                return
+                break
             try:
                 size = self.source.recv_into(buffer, 0, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
-                return
+                return turn > 0
             self.read_all = not size
             sent = self._send(buffer[:size])
             if not self.over:
                 self.waiting += buffer[sent:size]
             self._finish()
             if size < len(buffer):
-                return
+                break
+        return True
 
     def flush(self) -> None:
         """Go on with what waits. OSError of a destination that matters."""
@@ -194,6 +195,9 @@ class Bridge:
         self._client = relay.watch(client, self._client_ready)
         self._inside = relay.watch(inside, self._inside_ready)
         self._finished = False
+        self._noted = (0, 0)  # of the counts: the agent has heard of so much
+        # This process may die: then the server is to see a reset, as from the agent, and no end in order.
+        inside.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_AT_ONCE)
         for sock in (client, inside):
             with contextlib.suppress(OSError):  # a unix socket
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -217,7 +221,6 @@ class Bridge:
         self._close(abruptly=True)
 
     def _client_ready(self, readable: bool, writable: bool) -> None:
-        before = self._to.count
         try:
             if self._client.failed:
                 _raise_error(self._client.sock)
@@ -227,31 +230,44 @@ class Bridge:
                 self._to.move(self._relay.buffer)
         except OSError:
             self.reset()
-        if self._to.count != before:
-            self._relay.tunnels.note_use()
         self._update()
 
     def _inside_ready(self, readable: bool, writable: bool) -> None:
         try:
             if writable and self._to.waiting:
                 self._to.flush()
-            if readable:
-                self._from.move(self._relay.buffer)
-            if self._inside.failed and self._from.read_all and not self._to.over:
-                self._to.refuse()
+            dry = readable and not self._from.move(self._relay.buffer)
+            if self._inside.failed:
+                self._inside_failed(dry)
         except OSError:
             self.reset()
         self._update()
 
+    def _inside_failed(self, dry: bool) -> None:
+        # A connection that has failed gives its last bytes, then its end or the error, and never says "nothing yet".
+        # Who has the socket too (a hostile agent) can make a sound one look so, and this thread turn in circles.
+        if self._from.read_all and (self._to.over or self._inside.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
+            self._to.refuse()
+        elif self._from.read_all or dry:
+            self.reset()
+
     def _update(self) -> None:
         if self._finished:
             return
+        self._note_use()
         if self._from.shut and self._to.over:
             self._close(abruptly=False)
             return
         # A hang-up stays one: it has been seen, and is no reason to be woken again.
         self._client.want(read=self._to.wants, write=bool(self._from.waiting), errors=not self._client.failed)
         self._inside.want(read=self._from.wants, write=bool(self._to.waiting), errors=not self._inside.failed)
+
+    def _note_use(self) -> None:
+        # As with a tunnel, whose credit the host gives back in as large pieces.
+        inward, outward = self._noted
+        if self._to.count != inward or self._from.count - outward >= WINDOW // 4:
+            self._noted = (self._to.count, self._from.count)
+            self._relay.tunnels.note_use()
 
     def _close(self, *, abruptly: bool) -> None:
         if self._finished:

@@ -365,14 +365,12 @@ class Connection:
         self.answered.set()
 
     def _take(self, offer: Offer, taker: Taker, engine: WatchableStream) -> None:
-        sock = taker.take(offer)
+        sock = taker.take(offer, socket.AF_UNIX)
         try:
-            if sock is None or sock.family != socket.AF_UNIX:
+            if sock is None:
                 raise OSError("the offered socket could not be had")
             self._stream = Shortcut(sock, engine, taker)
         except OSError:
-            if sock is not None:
-                sock.close()
             taker.close()
             raise
         self._send_stream = self._stream.send

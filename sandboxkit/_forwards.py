@@ -129,7 +129,9 @@ class ForwardServer(PumpOwner):
     def _connect(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._counted += 1
-        tunnels, lends = self._relay.tunnels, self._relay.tunnels.lends
+        tunnels = self._relay.tunnels
+        # No unix socket: a server inside could send descriptors through it, for this process to close.
+        lends = isinstance(self._address, int) and tunnels.lends
         pump = Loan(self._relay, sock, self._couple, self._done) if lends else Pump(self._relay, sock, self._done)
         self._pumps[pump] = None
         try:
@@ -151,7 +153,7 @@ class ForwardServer(PumpOwner):
         else:
             bridge = Bridge(self._relay, client, inside, self._done)
             self._pumps[bridge] = None
-            tunnel.taken()
+            self._relay.tunnels.taken(tunnel)
             bridge.start()
 
     def _done(self, pump: Pump | Bridge | Loan) -> None:

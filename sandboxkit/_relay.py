@@ -35,8 +35,10 @@ from ._shortcut import Offer
 from ._tunnels import End, Tunnel, Tunnels
 from .errors import SandboxError
 
-__all__ = ["Conduit", "ConduitHandler", "Owner", "Relay", "Timer", "Watch", "close_socket"]
+__all__ = ["LINGER_AT_ONCE", "Conduit", "ConduitHandler", "Owner", "Relay", "Timer", "Watch", "close_socket"]
 
+LINGER_AT_ONCE: Final = b"\1\0\0\0\0\0\0\0"  # struct linger {1, 0}: closing is a reset
+_NO_LINGER: Final = bytes(8)
 _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
 
 _PIECES: Final = 4  # frames that are read and sent at once
@@ -333,9 +335,8 @@ os.register_at_fork(after_in_child=_forget_all)
 
 def close_socket(sock: socket.socket, *, abruptly: bool) -> None:
     """Close it; `abruptly`: a TCP peer sees a reset, not an end that looks like one in order."""
-    with contextlib.suppress(OSError):
-        if abruptly:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with contextlib.suppress(OSError):  # whoever else has the socket may have set it: then closing it would wait
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_AT_ONCE if abruptly else _NO_LINGER)
     with contextlib.suppress(OSError):
         sock.close()
 

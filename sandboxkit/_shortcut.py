@@ -16,7 +16,6 @@ import errno
 import os
 import select
 import socket
-import stat
 import struct
 import threading
 from collections.abc import Callable
@@ -34,7 +33,6 @@ _BUFFER = 256 * 1024
 _MUCH = 32 * 1024
 _LAST_WORDS = 0.5
 _OFFER = struct.Struct("<IQ")
-_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 OFFER_SIZE = _OFFER.size
 
@@ -64,8 +62,8 @@ class Taker:
         self._lock = threading.Lock()
         self._process = os.pidfd_open(pid)
 
-    def take(self, offer: Offer) -> socket.socket | None:
-        """The offered socket, non-blocking; None when this process may not have it, or it is another.
+    def take(self, offer: Offer, *families: socket.AddressFamily) -> socket.socket | None:
+        """The offered stream socket, non-blocking; None when this process may not have it, or it is another.
 
         The engine may number processes otherwise than this machine does. So what was taken must be the very socket that
         was offered; anything else is closed again, untouched.
@@ -74,20 +72,16 @@ class Taker:
         if number is None:
             return None
         try:
-            facts = os.fstat(number)
-            if not stat.S_ISSOCK(facts.st_mode) or facts.st_ino != offer.inode:
-                os.close(number)
-                return None
-            sock = socket.socket(fileno=number)
+            sock = socket.socket(fileno=number)  # asks the kernel for its family: an OSError for a file
         except OSError:
             with contextlib.suppress(OSError):
                 os.close(number)
             return None
-        if sock.family not in _FAMILIES or sock.type != socket.SOCK_STREAM:
-            sock.close()
-            return None
-        sock.setblocking(False)
-        return sock
+        if sock.family in families and sock.type == socket.SOCK_STREAM and os.fstat(number).st_ino == offer.inode:
+            sock.setblocking(False)
+            return sock
+        sock.close()
+        return None
 
     def _descriptor(self, descriptor: int) -> int | None:
         if descriptor == _NO_DESCRIPTOR:

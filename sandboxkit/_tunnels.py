@@ -40,6 +40,7 @@ HOST_WINDOW: Final = 524_288  # §9.3: the first credit for what the host sends 
 MAX_ACCEPTED: Final = 224  # §9.4: connections from inside that may be open at once
 FIRST_ACCEPTED: Final = 0x8000_0000
 
+_MAX_TAKEN: Final = 512
 _USE: Final = 0.1  # seconds: idle timeouts are longer
 
 _ADDRESS = struct.Struct("<IBBH")
@@ -146,9 +147,9 @@ class Tunnel:
 
     def accept(self, sink: TunnelSink) -> None:
         """Take a connection from inside, or one on loan that can't be had: from here on its bytes come."""
-        self.lent = False
         self.sink = sink
         self.granted = WINDOW
+        self.lent = False  # last: until then the reader takes an end for a broken rule
         self._send(encode_u32(FrameType.WINDOW, self.id, WINDOW))
 
     def taken(self) -> None:
@@ -256,7 +257,8 @@ class Tunnels:
         self._open: dict[int, Tunnel] = {}
         self._last_accepted = FIRST_ACCEPTED - 1
         self._accepted = 0  # of those that are open
-        self._used = 0.0  # when the agent last heard of it
+        self._taken: set[int] = set()  # of which the agent has not let go yet
+        self._used = 0.0  # when the agent last heard of the use of one
         self.companion: Companion | None = None
 
     def raise_if_unusable(self) -> None:
@@ -267,13 +269,18 @@ class Tunnels:
 
     @property
     def lends(self) -> bool:
-        """Whether connections may be had on loan (§9.6)."""
-        return self._connection.taker is not None
+        """Whether connections to ports may be had on loan (§9.6), and the agent lets go of those that were."""
+        return self._connection.taker is not None and len(self._taken) < _MAX_TAKEN
 
     def take(self, offer: Offer) -> socket.socket | None:
         """The connection that was offered, non-blocking; None when it can't be had."""
         taker = self._connection.taker
-        return taker.take(offer) if taker is not None else None
+        return taker.take(offer, socket.AF_INET, socket.AF_INET6) if taker is not None else None
+
+    def taken(self, tunnel: Tunnel) -> None:
+        """The tunnel's connection is the caller's, past the agent, which lets go of it. Its sink is told its end."""
+        self._taken.add(tunnel.id)
+        tunnel.taken()
 
     def note_use(self) -> None:
         """Something goes to the sandbox past the agent, whose idle timeout is to hear of it."""
@@ -403,6 +410,7 @@ class Tunnels:
 
     def _forget(self, tunnel: Tunnel, end: End) -> None:
         self._open.pop(tunnel.id, None)
+        self._taken.discard(tunnel.id)
         if tunnel.id >= FIRST_ACCEPTED:
             self._accepted -= 1
         tunnel.finish(end)

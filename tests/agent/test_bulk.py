@@ -9,8 +9,9 @@ import subprocess
 
 import pytest
 
+from tests.agent import managed
 from tests.agent.conftest import StartAgent
-from tests.agent.driver import DATA, EOF, STDIN, Agent, Command, encode
+from tests.agent.driver import DATA, DEADLINE, EOF, STDIN, Agent, Command, encode
 
 FRAME = 65536
 HEAD = 12
@@ -193,3 +194,13 @@ def test_more_than_was_granted_breaks_the_session(start_agent: StartAgent) -> No
     fill(agent, command)
     agent.send_raw(encode(command.channel, DATA, bytes(FRAME)))
     assert agent.wait_end() == 64
+
+
+@pytest.mark.parametrize("cut", [20_000, FRAME + HEAD])
+def test_no_managed_process_gets_what_is_sent_to_channel_0(start_agent: StartAgent, cut: int) -> None:
+    """It has no channel number, so that of the session is its."""
+    agent = start_agent(stderr=subprocess.DEVNULL)
+    managed.start(agent, "cat", flags=STDIN)
+    agent.send_raw(encode(0, DATA, bytes(FRAME))[:cut])
+    agent.send_raw(bytes(FRAME + HEAD - cut))
+    assert agent.process.wait(DEADLINE) == 64

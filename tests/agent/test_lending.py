@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,23 +23,15 @@ def tunnels(agent: Agent) -> Tunnels:
     return Tunnels(agent)
 
 
-@pytest.fixture(params=["port", "unix"])
-def server(request: pytest.FixtureRequest, public_folder: Path) -> Iterator[socket.socket]:
-    if request.param == "port":
-        listener = socket.create_server(("127.0.0.1", 0), backlog=600)
-    else:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(public_folder / "socket"))
-        (public_folder / "socket").chmod(0o777)
-        listener.listen(600)
-    with listener:
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=600) as listener:
         listener.settimeout(DEADLINE)
         yield listener
 
 
-def address_of(server: socket.socket) -> int | str:
-    address = server.getsockname()
-    return address if isinstance(address, str) else int(address[1])
+def address_of(server: socket.socket) -> int:
+    return int(server.getsockname()[1])
 
 
 def offered(tunnels: Tunnels, server: socket.socket) -> tuple[Tunnel, Offer, socket.socket]:
@@ -54,7 +45,7 @@ def offered(tunnels: Tunnels, server: socket.socket) -> tuple[Tunnel, Offer, soc
 
 def take(agent: Agent, offer: Offer) -> socket.socket | None:
     taker = Taker(agent.process.pid)
-    sock = taker.take(offer)
+    sock = taker.take(offer, socket.AF_INET)
     taker.close()
     if sock is not None:
         sock.settimeout(DEADLINE)
@@ -112,11 +103,8 @@ def test_one_that_is_killed_is_reset(tunnels: Tunnels, server: socket.socket) ->
     with peer:
         tunnels.kill(tunnel)
         assert tunnels.wait_closed(tunnel) != 0
-        if server.family == socket.AF_INET:
-            with pytest.raises(ConnectionResetError):
-                peer.recv(1)
-        else:
-            assert peer.recv(1) == b""
+        with pytest.raises(ConnectionResetError):
+            peer.recv(1)
     assert take(tunnels.agent, offer) is None
 
 
@@ -162,8 +150,9 @@ def test_more_than_the_table_holds_are_refused_until_some_are_taken(tunnels: Tun
     peer.close()
 
 
-def test_a_window_is_for_later(tunnels: Tunnels) -> None:
-    for payload in (connect_payload(80, 1, 1), connect_payload(80, 0, 2), connect_payload(80, 0, 255)):
+def test_only_ports_are_lent_and_a_window_is_for_later(tunnels: Tunnels) -> None:
+    wrong = (connect_payload(80, 1, 1), connect_payload(80, 0, 2), connect_payload(80, 0, 255))
+    for payload in (*wrong, connect_payload("/tmp/socket", 0, 1), connect_payload("@socket", 0, 1)):
         assert tunnels.wait_error(tunnels.request(CONNECT, payload)).code == INVALID
 
 

@@ -30,7 +30,7 @@ def offered(agent: Agent) -> Offer:
 
 def taken(offer: Offer, pid: int) -> socket.socket | None:
     taker = Taker(pid)
-    sock = taker.take(offer)
+    sock = taker.take(offer, socket.AF_UNIX)
     taker.close()
     if sock is not None:
         sock.setblocking(True)

@@ -76,11 +76,7 @@ class _Asked(Figures):
 
 @dataclass(frozen=True)
 class Bound:
-    """What must hold of a figure, and what is aimed at.
-
-    `noisy`: whether a busy machine moves it, so that a margin is due. `owed`: why it is known not to hold yet; the
-    short form says so and goes on, the others fail.
-    """
+    """What must hold of a figure, and what is aimed at. `noisy`: a busy machine moves it, so that a margin is due."""
 
     id: str
     title: str
@@ -91,7 +87,6 @@ class Bound:
     engines: tuple[str, ...] = EVERYWHERE
     noisy: bool = True
     unit: str = "x"
-    owed: str = ""
 
     def needs(self, engine: str) -> set[tuple[str, str]]:
         """Which figures of whom it is made of: names of metrics and competitors."""
@@ -281,7 +276,7 @@ class Verdict:
         sign = "<=" if self.bound.at_most else ">="
         limit = f"{sign} {self.bound.limit(self.margin):.4g}{self.bound.unit}"
         found = self.missing if self.value is None else f"{self.value:.3g}{self.bound.unit}"
-        mark = "ok    " if self.ok else "OWED  " if self.bound.owed else "BROKEN"
+        mark = "ok    " if self.ok else "BROKEN"
         return f"{mark} {self.engine:16} {self.bound.title:66} {limit:>16}  {found}"
 
 

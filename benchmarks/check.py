@@ -58,7 +58,7 @@ def check_engine(
     for _ in range(ATTEMPTS):
         measure(bounds)
         verdicts |= {v.bound.id: v for v in judge(results, engine, best, margin) if v.bound in bounds}
-        bounds = [v.bound for v in verdicts.values() if not v.ok and v.bound.noisy and not v.bound.owed]
+        bounds = [v.bound for v in verdicts.values() if not v.ok and v.bound.noisy]
         if not bounds:
             break
     return list(verdicts.values())
@@ -91,9 +91,9 @@ def check_file(path: Path) -> list[Verdict]:
     return verdicts
 
 
-def conclude(verdicts: list[Verdict], *, short: bool) -> int:
-    """The exit status. What is owed fails as well, but for the short form."""
-    failed = [verdict for verdict in verdicts if not verdict.ok and not (short and verdict.bound.owed)]
+def conclude(verdicts: list[Verdict]) -> int:
+    """The exit status."""
+    failed = [verdict for verdict in verdicts if not verdict.ok]
     print(f"{len(verdicts) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed or not verdicts else 0
 
@@ -116,7 +116,7 @@ def main() -> int:
             return 2
         say: Say = (lambda line: print(line, flush=True)) if options.verbose else (lambda _: None)
         verdicts = check_now(engines, short=options.short, say=say)
-    return conclude(verdicts, short=options.short)
+    return conclude(verdicts)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,13 +154,9 @@ def test_a_file_of_results_is_judged(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "BROKEN host             growth" in capsys.readouterr().out
 
 
-def test_the_short_form_alone_lets_what_is_owed_pass() -> None:
-    owed = replace(BOUNDS[0], owed="it is being worked on")
-    kept, lost, debt = (Verdict("host", bound, value, 1.0) for bound, value in ((owed, 1), (BOUNDS[0], 9), (owed, 9)))
-    assert [conclude([kept], short=short) for short in (True, False)] == [0, 0]
-    assert [conclude([kept, lost], short=short) for short in (True, False)] == [1, 1]
-    assert [conclude([kept, debt], short=short) for short in (True, False)] == [0, 1]
-    assert [conclude([], short=short) for short in (True, False)] == [1, 1]
+def test_a_bound_that_is_broken_fails_and_so_does_nothing_at_all() -> None:
+    kept, lost = (Verdict("host", BOUNDS[0], value, 1.0) for value in (1, 9))
+    assert [conclude(verdicts) for verdicts in ([kept], [kept, lost], [])] == [0, 1, 1]
 
 
 def test_no_figure_has_the_name_of_another() -> None:

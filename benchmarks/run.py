@@ -11,7 +11,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from fnmatch import fnmatch
@@ -168,7 +168,7 @@ def measure_all(
     return results
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=lines[0])
@@ -178,12 +178,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--competitor", action="append", default=[], choices=list(ENTRIES), help="may be repeated")
     parser.add_argument("--output", type=Path, default=HERE, metavar="FOLDER", help="where the report goes")
     parser.add_argument("--list", action="store_true", help="print the names of the figures and end")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure, save, render."""
-    options = arguments()
+    options = arguments(argv)
     if options.list:
         for metric in metrics().values():
             print(f"{metric.id:28}{metric.title}")

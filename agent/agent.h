@@ -18,6 +18,7 @@
  *   journal.c    their logs
  *   detached.c   without a stream, lifetimes         connect.c     the program's other mode
  *   tunnel*.c    connections with the host: see tunnel.h
+ *   untrusted.c  descriptors that commands send
  *   shortcut.c   a stream without the engine
  *   hardening.c  user, capabilities, landlock        denylist.c    seccomp
  *
@@ -41,6 +42,7 @@
 #include "request.h"
 #include "text.h"
 #include "tunnel.h"
+#include "untrusted.h"
 #include "wire.h"
 
 #ifndef AGENT_BUILD

@@ -50,8 +50,10 @@ bool detached_open(struct agent *agent) {
         return false;
     }
     detached->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    return detached->listener >= 0 && bind(detached->listener, (struct sockaddr *)&name, size) == 0 &&
-           listen(detached->listener, 8) == 0;
+    if (detached->listener < 0)
+        return false;
+    detached->untrusted = untrusted_guard(detached->listener);
+    return bind(detached->listener, (struct sockaddr *)&name, size) == 0 && listen(detached->listener, 8) == 0;
 }
 
 void detached_put_host(int fd) {
@@ -94,7 +96,7 @@ void detached_host_gone(struct agent *agent) {
 }
 
 int detached_listener(const struct agent *agent) {
-    return agent->detached.on && agent->detached.waiting < 0 ? agent->detached.listener : -1;
+    return agent->detached.on && agent->detached.waiting < 0 && !untrusted_full() ? agent->detached.listener : -1;
 }
 
 int detached_waiting(const struct agent *agent) {
@@ -122,8 +124,7 @@ static bool is_from_outside(int fd) {
 }
 
 static void turn_away(struct detached *detached) {
-    close(detached->waiting);
-    detached->waiting = -1;
+    untrusted_close(&detached->waiting, detached->untrusted);
     detached->got = 0;
     memset(detached->greeting, 0, sizeof detached->greeting);
 }
@@ -155,6 +156,8 @@ static void accept_one(struct agent *agent) {
     detached->waiting = accept4(detached->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (detached->waiting < 0)
         return;
+    if (detached->untrusted)
+        untrusted_guard(detached->waiting);
     detached->got = 0;
     detached->patience_us = now_us() + PATIENCE_US;
     if (!is_from_outside(detached->waiting))
@@ -163,7 +166,8 @@ static void accept_one(struct agent *agent) {
 
 static void hear_greeting(struct agent *agent) {
     struct detached *detached = &agent->detached;
-    ssize_t got = read(detached->waiting, detached->greeting + detached->got, GREETING_SIZE - detached->got);
+    ssize_t got = untrusted_read(detached->waiting, detached->greeting + detached->got, GREETING_SIZE - detached->got,
+                                 detached->untrusted);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got <= 0) {

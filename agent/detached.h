@@ -20,6 +20,7 @@ struct detached {
     bool on;
     bool attached;  /* a host is on descriptors 0 and 1; always in a session that is not detached */
     bool takeover;
+    bool untrusted; /* descriptors can come from who connects: untrusted.c */
     bool active;    /* the host sent something since the last look */
     int listener;
     int waiting;    /* a connection that has not been greeted, or waits for the one before it to be wound up; or -1 */

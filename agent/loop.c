@@ -91,6 +91,7 @@ static void wait_for_events(struct agent *agent, struct polled *polled) {
     watch_tunnels(agent, polled);
     int64_t next = earlier(end_next(agent), lifetime_next(agent));
     next = earlier(next, earlier(spawn_next(agent), tunnels_next(agent)));
+    next = earlier(next, untrusted_next());
     if (agent->input.stalled && agent->refusal_count < REFUSALS)
         next = 0; /* the answers have gone out: on with the frames behind them */
     if (poll(polled->fds, polled->count, timeout_ms(next)) < 0) {
@@ -206,6 +207,7 @@ _Noreturn void loop_run(struct agent *agent) {
         int64_t now = now_us();
         end_timers(agent, now);
         lifetime_check(agent, now);
+        untrusted_serve(now);
         serve_all(agent, &polled);
         detached_serve(agent, polled.fds[3].revents != 0, polled.fds[4].revents != 0);
     }

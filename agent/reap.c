@@ -145,10 +145,12 @@ void reap_children(struct agent *agent) {
             return;
         struct channel *channel = table_find_supervisor(agent, pid);
         if (WIFSTOPPED(status)) {
-            if (channel != NULL)
+            if (channel != NULL || untrusted_is_closer(pid))
                 kill(pid, SIGCONT); /* a command stopped it */
         } else if (channel != NULL) {
             supervisor_gone(agent, channel, status);
+        } else if (untrusted_is_closer(pid)) {
+            untrusted_closer_gone(status);
         } else {
             orphan_gone(agent, pid, status, &usage);
         }

@@ -201,7 +201,9 @@ _Noreturn void supervisor_run(struct agent *agent, struct channel *channel, int 
     close(FD_INPUT);
     close(FD_OUTPUT);
     close(FD_DIAGNOSTICS);
+    untrusted_hurry(true);
     close_from(agent, FD_FIRST_FREE);
+    untrusted_hurry(false);
     unsigned char *stack = mmap(NULL, COMMAND_STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (stack == MAP_FAILED || mprotect(stack, STACK_GUARD, PROT_NONE) != 0)

@@ -73,7 +73,7 @@ void tunnel_end(struct tunnel *tunnel, int error) {
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     if (error != 0 && tunnel->fd >= 0)
         setsockopt(tunnel->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    fd_close(&tunnel->fd);
+    untrusted_close(&tunnel->fd, tunnel->untrusted);
     tunnel->state = TUNNEL_CLOSING;
     tunnel->error = error;
     tunnel->length = 0;
@@ -213,7 +213,7 @@ static bool forward(struct agent *agent, struct tunnel *tunnel) {
     if (want > room - FRAME_HEADER)
         want = room - FRAME_HEADER;
     unsigned char *frame = output_tail(output);
-    ssize_t got = read(tunnel->fd, frame + FRAME_HEADER, want);
+    ssize_t got = untrusted_read(tunnel->fd, frame + FRAME_HEADER, want, tunnel->untrusted);
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
         return false;
     if (got < 0) {

@@ -49,6 +49,7 @@ struct tunnel {
     bool read_all; /* the peer sends no more */
     bool say_eof;  /* which is to be sent */
     bool grant;    /* send a WINDOW at the next chance */
+    bool untrusted; /* descriptors can come through it: untrusted.c */
     uint16_t index;
     uint16_t active_at;
     int16_t poll_at;

@@ -43,12 +43,16 @@ static void try_address(struct agent *agent, struct tunnel *tunnel) {
     int family = tunnel->target.port == 0 ? AF_UNIX : tunnel->second ? AF_INET6 : AF_INET;
     fd_close(&tunnel->fd);
     tunnel->retry_us = NEVER;
-    tunnel->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (family == AF_UNIX && untrusted_full())
+        errno = EMFILE;
+    else
+        tunnel->fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (tunnel->fd < 0) {
         not_connected(agent, tunnel, errno);
         return;
     }
     note_highest(agent, tunnel->fd);
+    tunnel->untrusted = family == AF_UNIX && untrusted_guard(tunnel->fd);
     set_nodelay(tunnel->fd);
     if (connect_to(tunnel->fd, tunnel) == 0)
         connected(agent, tunnel);

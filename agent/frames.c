@@ -152,16 +152,13 @@ void frame_act(struct agent *agent, const struct frame *frame, unsigned char *pa
         open_number(agent, frame->channel);
         exec_open(agent, frame->channel, payload, frame->length);
         return;
-    case FRAME_CONNECT:
-        open_number(agent, frame->channel);
-        tunnel_connect(agent, frame->channel, payload, frame->length);
-        return;
     case FRAME_TAKEN:
         tunnel_taken(agent, frame);
         return;
+    case FRAME_CONNECT:
     case FRAME_LISTEN:
         open_number(agent, frame->channel);
-        tunnel_listen(agent, frame->channel, payload, frame->length);
+        (frame->type == FRAME_CONNECT ? tunnel_connect : tunnel_listen)(agent, frame->channel, payload, frame->length);
         return;
     case FRAME_START:
         open_number(agent, frame->channel);

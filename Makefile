@@ -89,7 +89,7 @@ conformance: venv agent images  ## the conformance suite on each engine
 packaging: venv  ## build, install and inspect what ships
 	$(RUN) -m pytest tests/packaging
 
-bench: venv agent images  ## compare with the engines' own calls and other libraries (20 min; BENCH=--quick: 5)
+bench: venv agent images  ## compare with the engines' own calls and other libraries (25 min; BENCH=--quick: 5)
 	$(RUN) -m benchmarks.run $(BENCH)
 
 bench-check: venv agent images  ## measure what the bounds need; fail when one is broken

@@ -313,7 +313,8 @@ void reply_error(struct agent *agent, uint32_t channel, uint16_t code, uint16_t 
 /* shortcut.c */
 void shortcut_open(struct agent *agent);
 void shortcut_offer(struct agent *agent);
-void shortcut_write(struct agent *agent, unsigned char *at); /* OFFER_SIZE bytes */
+/* OFFER_SIZE bytes: where `fd` is to be had, for the host to take; -1: nowhere. */
+unsigned char *offer_put(unsigned char *at, int fd);
 void shortcut_take(struct agent *agent);
 void shortcut_withdraw(struct agent *agent);
 void shortcut_forget(struct agent *agent);

@@ -51,7 +51,8 @@ void reply_session(struct agent *agent) {
     }
     if (agent->shortcut.offer_pending && reply_room(agent, OFFER_SIZE)) {
         unsigned char offer[OFFER_SIZE];
-        shortcut_write(agent, offer);
+        offer_put(offer, agent->shortcut.theirs);
+        agent->shortcut.offer_pending = false;
         reply_frame(agent, 0, FRAME_OFFER, 0, offer, sizeof offer);
     }
     while (agent->refusal_count > 0 && reply_room(agent, ERROR_MAX)) {

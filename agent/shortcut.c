@@ -65,13 +65,10 @@ void shortcut_offer(struct agent *agent) {
         shortcut_withdraw(agent);
 }
 
-void shortcut_write(struct agent *agent, unsigned char *at) {
+unsigned char *offer_put(unsigned char *at, int fd) {
     struct stat facts = {0};
-    int theirs = agent->shortcut.theirs;
-    if (theirs >= 0 && fstat(theirs, &facts) != 0)
-        shortcut_withdraw(agent);
-    put_u64(put_u32(at, agent->shortcut.theirs < 0 ? NO_DESCRIPTOR : (uint32_t)theirs), facts.st_ino);
-    agent->shortcut.offer_pending = false;
+    bool here = fd >= 0 && fstat(fd, &facts) == 0;
+    return put_u64(put_u32(at, here ? (uint32_t)fd : NO_DESCRIPTOR), facts.st_ino);
 }
 
 /*

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent.h"
@@ -272,13 +271,11 @@ static bool add_number(struct agent *agent, const struct tunnel *tunnel, uint8_t
 
 static bool add_opened(struct agent *agent, const struct tunnel *tunnel) {
     unsigned char payload[4 + OFFER_SIZE];
-    struct stat facts = {0};
-    bool here = tunnel->target.lend && fstat(tunnel->fd, &facts) == 0;
     if (!reply_room(agent, sizeof payload))
         return false;
     unsigned char *at = put_u32(payload, tunnel->port);
     if (tunnel->target.lend)
-        at = put_u64(put_u32(at, here ? (uint32_t)tunnel->fd : NO_DESCRIPTOR), facts.st_ino);
+        at = offer_put(at, tunnel->fd);
     reply_frame(agent, tunnel->id, FRAME_OPENED, 0, payload, (size_t)(at - payload));
     return true;
 }

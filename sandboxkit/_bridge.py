@@ -7,7 +7,6 @@ Everything here is called in the relay's thread, but what TunnelSink has.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import socket
 from collections.abc import Callable
@@ -47,13 +46,12 @@ class Loan:
         if self._has_client:
             self._watch.want()
 
-    def release(self) -> socket.socket | None:
-        """The client, from now on the caller's, as is the tunnel; None when it has gone, and `done` comes."""
-        if not self._has_client:
-            return None
+    def release(self) -> tuple[socket.socket, Tunnel]:
+        """Within `lent`: the client and the tunnel, from now on the caller's."""
+        assert self.tunnel is not None
         self._done = _nothing
         self._let_go()
-        return self._client
+        return self._client, self.tunnel
 
     def reset(self) -> None:
         """End both at once. May be called twice."""
@@ -198,9 +196,7 @@ class Bridge:
         self._noted = (0, 0)  # of the counts: the agent has heard of so much
         # This process may die: then the server is to see a reset, as from the agent, and no end in order.
         inside.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_AT_ONCE)
-        for sock in (client, inside):
-            with contextlib.suppress(OSError):  # a unix socket
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the agent has done so with the other
 
     @property
     def bytes_to_sandbox(self) -> int:
@@ -221,9 +217,10 @@ class Bridge:
         self._close(abruptly=True)
 
     def _client_ready(self, readable: bool, writable: bool) -> None:
+        if self._client.failed and self._client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.reset()
+            return
         try:
-            if self._client.failed:
-                _raise_error(self._client.sock)
             if writable and self._from.waiting:
                 self._from.flush()
             if readable:
@@ -277,9 +274,3 @@ class Bridge:
             watch.close()
             close_socket(watch.sock, abruptly=abruptly)
         self._done(self)
-
-
-def _raise_error(sock: socket.socket) -> None:
-    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if code:
-        raise OSError(code, "the connection has failed")

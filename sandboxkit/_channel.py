@@ -27,6 +27,7 @@ from ._frames import (
     encode,
     encode_configure,
     encode_exec,
+    encode_input,
     printable,
 )
 from ._lane import Channel, Sink
@@ -138,7 +139,7 @@ class Connection:
             if early_input is not None:
                 size = min(len(early_input), channel.input_credit)
                 channel.input_credit -= size
-                frame += encode(FrameType.DATA, channel.id, early_input[:size], Stream.STDIN)
+                frame += encode_input(channel.id, early_input[:size])
                 if size == len(early_input):
                     frame += encode(FrameType.EOF, channel.id, b"", Stream.STDIN)
             self._send_first(channel, frame)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from ._bridge import Bridge, Loan
 from ._frames import Refusal, RefusalCode
@@ -26,13 +26,18 @@ _TURN: Final = 32  # connections accepted before others have their turn
 _SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE: Final = 0.1  # seconds without accepting when the process has no descriptor left
 
+Coupling: TypeAlias = Pump | Bridge | Loan
+"""What becomes of one connection."""
+
+_C = TypeVar("_C", bound=Coupling)
+
 
 class PumpOwner:
-    """What a forward and an exposed service have in common: they own pumps, and end once, from any thread."""
+    """What a forward and an exposed service have in common: they own couplings, and end once, from any thread."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._pumps: dict[Pump | Bridge | Loan, None] = {}
+        self._pumps: dict[Coupling, None] = {}
         self._closed = Latch()
         self._is_closed = False
         self._counted = 0
@@ -79,7 +84,11 @@ class PumpOwner:
         # Whether that is all, or someone else will set `_closed`.
         raise NotImplementedError
 
-    def _done(self, pump: Pump | Bridge | Loan) -> None:
+    def _add(self, pump: _C) -> _C:
+        self._pumps[pump] = None
+        return pump
+
+    def _done(self, pump: Coupling) -> None:
         self._pumps.pop(pump, None)
         self._to_sandbox += pump.bytes_to_sandbox
         self._from_sandbox += pump.bytes_from_sandbox
@@ -132,31 +141,26 @@ class ForwardServer(PumpOwner):
         tunnels = self._relay.tunnels
         # No unix socket: a server inside could send descriptors through it, for this process to close.
         lends = isinstance(self._address, int) and tunnels.lends
-        pump = Loan(self._relay, sock, self._couple, self._done) if lends else Pump(self._relay, sock, self._done)
-        self._pumps[pump] = None
+        pump = self._add(
+            Loan(self._relay, sock, self._couple, self._done) if lends else Pump(self._relay, sock, self._done)
+        )
         try:
             pump.start(tunnels.connect(self._address, pump, lent=lends))
         except SandboxError:
             pump.reset()  # the session is over: its end comes here too
 
     def _couple(self, loan: Loan, offer: Offer) -> None:
-        inside = self._relay.tunnels.take(offer)
-        client, tunnel = loan.release(), loan.tunnel
-        assert client is not None
-        assert tunnel is not None
+        client, tunnel = loan.release()
         del self._pumps[loan]
+        inside = self._relay.tunnels.take(tunnel, offer)
         if inside is None:
-            pump = Pump(self._relay, client, self._done)
-            self._pumps[pump] = None
+            pump = self._add(Pump(self._relay, client, self._done))
             tunnel.accept(pump)
             pump.start(tunnel)
         else:
-            bridge = Bridge(self._relay, client, inside, self._done)
-            self._pumps[bridge] = None
-            self._relay.tunnels.taken(tunnel)
-            bridge.start()
+            self._add(Bridge(self._relay, client, inside, self._done)).start()
 
-    def _done(self, pump: Pump | Bridge | Loan) -> None:
+    def _done(self, pump: Coupling) -> None:
         super()._done(pump)
         self._resume()
 
@@ -197,9 +201,8 @@ class ServiceExposer(PumpOwner):
             sock.close()
             tunnel.reset()
             return
-        pump = Pump(self._relay, sock, self._done, connected=code == 0)
-        self._pumps[pump] = None
         self._counted += 1
+        pump = self._add(Pump(self._relay, sock, self._done, connected=code == 0))
         tunnel.accept(pump)
         pump.start(tunnel)
 

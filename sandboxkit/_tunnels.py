@@ -152,8 +152,8 @@ class Tunnel:
         self.lent = False  # last: until then the reader takes an end for a broken rule
         self._send(encode_u32(FrameType.WINDOW, self.id, WINDOW))
 
-    def taken(self) -> None:
-        """The connection is the caller's, past the agent, which lets go of it. Nothing comes here any more."""
+    def let_go(self) -> None:
+        """The connection is the host's, and the agent's no more. Nothing comes here but the end."""
         self.lent = False
         self.reset_sent = True
         self._send(encode(FrameType.TAKEN, self.id))
@@ -272,15 +272,14 @@ class Tunnels:
         """Whether connections to ports may be had on loan (§9.6), and the agent lets go of those that were."""
         return self._connection.taker is not None and len(self._taken) < _MAX_TAKEN
 
-    def take(self, offer: Offer) -> socket.socket | None:
-        """The connection that was offered, non-blocking; None when it can't be had."""
+    def take(self, tunnel: Tunnel, offer: Offer) -> socket.socket | None:
+        """A connection on loan, non-blocking; the agent lets go of it. None when it can't be had: accept it."""
         taker = self._connection.taker
-        return taker.take(offer, socket.AF_INET, socket.AF_INET6) if taker is not None else None
-
-    def taken(self, tunnel: Tunnel) -> None:
-        """The tunnel's connection is the caller's, past the agent, which lets go of it. Its sink is told its end."""
-        self._taken.add(tunnel.id)
-        tunnel.taken()
+        inside = None if taker is None else taker.take(offer, socket.AF_INET, socket.AF_INET6)
+        if inside is not None:
+            self._taken.add(tunnel.id)
+            tunnel.let_go()
+        return inside
 
     def note_use(self) -> None:
         """Something goes to the sandbox past the agent, whose idle timeout is to hear of it."""
@@ -292,8 +291,7 @@ class Tunnels:
     def connect(self, address: Address, sink: TunnelSink, *, lent: bool = False) -> Tunnel:
         """Open a tunnel; bytes may be sent before `TunnelSink.opened`. SandboxError when the session is over.
 
-        `lent`: on loan, if `lends`. Nothing may be sent then but what `Tunnel.accept`, `taken` and `reset` send, which
-        are called behind `opened`.
+        `lent`: on loan, if `lends`. Nothing may be sent then before `opened`, and `take` or `Tunnel.accept` behind it.
         """
         return self._begin(
             FrameType.CONNECT, _connect_payload(address, lent), Tunnel(self._connection, sink, lent=lent)

@@ -28,6 +28,7 @@ from sandboxkit.backend import Feature
 
 from ._inside import fresh
 from ._lifecycle_detached import Lasting
+from ._sockets import drain, exactly, free_port
 from ._suite import Suite, needs
 from ._threads import Background
 from ._watch import MARGIN, Stopwatch, allowed, wait_until
@@ -168,27 +169,12 @@ def leads_nowhere(where: str | int) -> bool:
         return True
 
 
-def exactly(sock: socket.socket, size: int) -> bytes:
-    """So many bytes, or fewer at the end."""
-    data = b""
-    while len(data) < size and (chunk := sock.recv(size - len(data))):
-        data += chunk
-    return data
-
-
 def is_over(sock: socket.socket) -> bool:
     """Whether it ends, in order or not, with nothing to read before."""
     try:
         return sock.recv(1) == b""
     except ConnectionResetError:
         return True
-
-
-def drain(sock: socket.socket) -> None:
-    """Until it ends, in order or not."""
-    with contextlib.suppress(ConnectionResetError):
-        while sock.recv(65536):
-            pass
 
 
 class Forwarding(Suite):
@@ -395,16 +381,3 @@ class Exposing(Suite):
         with pytest.raises(ConfigError) as caught:
             session.ports.expose(*arguments)  # type: ignore[arg-type]
         assert caught.value.details["field"] == field
-
-
-@contextlib.contextmanager
-def free_port() -> Iterator[int]:
-    """One that nothing on this host uses, for where the sandbox's loopback is the host's.
-
-    It is bound, so that nobody else is given it, and does not listen, so that whoever names it can.
-    """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        yield port

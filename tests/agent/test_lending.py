@@ -5,37 +5,24 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from sandboxkit._shortcut import Offer, Taker
 from tests.agent.conftest import StartAgent
 from tests.agent.driver import BUSY, DATA, DEADLINE, EOF, INVALID, Agent, encode
+from tests.agent.test_tunnels import port_of, server, tunnels
 from tests.agent.tunnels import ADDRESS, CONNECT, TAKEN, Tunnel, Tunnels, connect_payload
-from tests.support.sockets import free_port, read
+from tests.support.sockets import exactly, free_port
+
+__all__ = ["server", "tunnels"]  # fixtures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an agent that no engine started is its user's no more")
 
 
-@pytest.fixture
-def tunnels(agent: Agent) -> Tunnels:
-    return Tunnels(agent)
-
-
-@pytest.fixture
-def server() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0), backlog=600) as listener:
-        listener.settimeout(DEADLINE)
-        yield listener
-
-
-def address_of(server: socket.socket) -> int:
-    return int(server.getsockname()[1])
-
-
 def offered(tunnels: Tunnels, server: socket.socket) -> tuple[Tunnel, Offer, socket.socket]:
-    tunnel = tunnels.borrow(address_of(server))
+    tunnel = tunnels.borrow(port_of(server))
     tunnels.wait_opened(tunnel)
     assert tunnel.offer is not None
     peer, _ = server.accept()
@@ -63,10 +50,10 @@ def test_what_is_taken_is_the_connection_and_lives_on_without_the_agent(
         assert tunnels.wait_closed(tunnel) == 0
         for near, far in ((sock, peer), (peer, sock)):
             near.sendall(b"there")
-            assert read(far, 5) == b"there"
+            assert exactly(far, 5) == b"there"
         assert tunnels.agent.close() == 0
         sock.sendall(b"still")
-        assert read(peer, 5) == b"still"
+        assert exactly(peer, 5) == b"still"
         sock.close()
         assert peer.recv(1) == b""
 
@@ -83,7 +70,7 @@ def test_before_it_is_taken_nothing_is_read_from_it(tunnels: Tunnels, server: so
         assert sock is not None
         tunnels.take(tunnel)
         with sock:
-            assert read(sock, 6) == b"early"
+            assert exactly(sock, 6) == b"early"
 
 
 def test_one_that_is_not_taken_goes_on_as_a_tunnel(tunnels: Tunnels, server: socket.socket) -> None:
@@ -94,7 +81,7 @@ def test_one_that_is_not_taken_goes_on_as_a_tunnel(tunnels: Tunnels, server: soc
         tunnels.wait(lambda: bytes(tunnel.received) == b"question")
         tunnels.send(tunnel, b"answer")
         tunnels.eof(tunnel)
-        assert read(peer, 6) == b"answer"
+        assert exactly(peer, 6) == b"answer"
     assert tunnels.wait_closed(tunnel) == 0
 
 
@@ -141,7 +128,7 @@ def test_the_agent_keeps_no_descriptor_of_what_was_taken(tunnels: Tunnels, serve
 
 def test_more_than_the_table_holds_are_refused_until_some_are_taken(tunnels: Tunnels, server: socket.socket) -> None:
     made = [offered(tunnels, server) for _ in range(512)]
-    assert tunnels.wait_error(tunnels.borrow(address_of(server))).code == BUSY
+    assert tunnels.wait_error(tunnels.borrow(port_of(server))).code == BUSY
     for tunnel, _, peer in made:
         tunnels.take(tunnel)
         tunnels.wait_closed(tunnel)
@@ -202,7 +189,7 @@ def test_a_host_that_breaks_the_rules_ends_the_session(
 
 def test_what_was_not_lent_can_not_be_taken(start_agent: StartAgent, server: socket.socket) -> None:
     tunnels = Tunnels(start_agent(stderr=subprocess.DEVNULL))
-    tunnel = tunnels.connect(address_of(server), window=0)
+    tunnel = tunnels.connect(port_of(server), window=0)
     tunnels.wait_opened(tunnel)
     tunnels.take(tunnel)
     assert tunnels.agent.process.wait(DEADLINE) == 64

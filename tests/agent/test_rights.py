@@ -23,7 +23,7 @@ from tests.agent import hostile_greeting
 from tests.agent.conftest import NAMESPACE, StartAgent
 from tests.agent.driver import DEADLINE, PING, Agent, children, encode, stat_fields, wait_until
 from tests.agent.tunnels import Tunnel, Tunnels
-from tests.support.sockets import read
+from tests.support.sockets import exactly
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="enters the namespaces of an agent, looks at its descriptors")
 
@@ -145,7 +145,7 @@ def test_unread_bytes_alone_are_the_end_they_ever_were(tunnels: Tunnels, server:
     with peer:
         peer.sendall(b"unread")
         tunnels.send(tunnel, b"to be read")
-        assert read(peer, 10) == b"to be read"
+        assert exactly(peer, 10) == b"to be read"
         tunnels.kill(tunnel)
         assert tunnels.wait_closed(tunnel) == errno.ECONNABORTED
         # Where another process closes it, an end in order is seen until then.

@@ -16,7 +16,7 @@ import pytest
 
 from tests.agent.driver import BUSY, DATA, DEADLINE, EOF, INVALID, KILL, RESIZE, WINDOW, Agent, encode
 from tests.agent.tunnels import ADDRESS, CONNECT, LISTEN, Tunnel, Tunnels, connect_payload
-from tests.support.sockets import MIB, free_port, read, read_all, reset
+from tests.support.sockets import MIB, exactly, free_port, read_all, reset
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_sandbox_s_end_may_end_first(tunnels: Tunnels, server: socket.socket
         peer.shutdown(socket.SHUT_WR)
         tunnels.wait(lambda: tunnel.eof)
         tunnels.send(tunnel, b"still")
-        assert read(peer, 5) == b"still"
+        assert exactly(peer, 5) == b"still"
         tunnels.eof(tunnel)
         assert peer.recv(1) == b""
     assert tunnels.wait_closed(tunnel) == 0
@@ -160,7 +160,7 @@ def test_unix_sockets(tunnels: Tunnels, workspace: Path, abstract: bool) -> None
         tunnel = tunnels.connect(name)
         tunnels.send(tunnel, b"hello")
         with server.accept()[0] as peer:
-            assert read(peer, 5) == b"hello"
+            assert exactly(peer, 5) == b"hello"
             peer.sendall(b"there")
         tunnels.eof(tunnel)
         assert tunnels.wait_closed(tunnel) in (0, errno.EPIPE)

@@ -24,7 +24,7 @@ from sandboxkit._frames import FrameType
 from sandboxkit._session import AgentSession
 from sandboxkit._shortcut import Taker
 from sandboxkit.ports import Forward
-from tests.support.sockets import MIB, read, read_all, reset
+from tests.support.sockets import MIB, exactly, read_all, reset
 from tests.support.waiting import wait_until
 
 from .background import Call
@@ -133,7 +133,7 @@ def test_the_server_may_end_first(coupled: Coupled) -> None:
     coupled.server.shutdown(socket.SHUT_WR)
     assert read_all(coupled.client) == b""
     coupled.client.sendall(b"still")
-    assert read(coupled.server, 5) == b"still"
+    assert exactly(coupled.server, 5) == b"still"
     coupled.client.close()
     assert coupled.server.recv(1) == b""
 
@@ -187,7 +187,7 @@ def test_an_answer_comes_home_from_a_server_that_refuses_the_rest(forward: Forwa
     coupled = Coupled(forward, agent)
     coupled.server.sendall(b"413")
     coupled.server.shutdown(socket.SHUT_WR)
-    assert read(coupled.client, 3) == b"413"
+    assert exactly(coupled.client, 3) == b"413"
     reset(coupled.server)
     with contextlib.suppress(ConnectionError):  # the rest of the question goes nowhere, or is refused
         for _ in range(100):
@@ -251,13 +251,13 @@ def test_the_idle_timeout_hears_of_what_passes_the_agent_by(coupled: Coupled, ag
     wait_for(agent, FrameType.PING)
     for _ in range(100):
         coupled.client.sendall(b"x")
-    assert read(coupled.server, 101) == b"x" * 101
+    assert exactly(coupled.server, 101) == b"x" * 101
     assert len(agent.sent(FrameType.PING)) < 50
 
 
 def test_the_idle_timeout_hears_of_a_download(coupled: Coupled, agent: FakeAgent) -> None:
     coupled.server.sendall(bytes(MIB // 4 - 1))
-    assert len(read(coupled.client, MIB // 4 - 1)) == MIB // 4 - 1
+    assert len(exactly(coupled.client, MIB // 4 - 1)) == MIB // 4 - 1
     assert not agent.sent(FrameType.PING), "a tunnel gives no credit back before"
     coupled.server.sendall(b"x")
     wait_for(agent, FrameType.PING)

@@ -15,7 +15,7 @@ from sandboxkit._frames import HEADER, FrameType, Hello
 from sandboxkit._shortcut import Shortcut
 from sandboxkit.errors import SessionLostError
 from sandboxkit.streams import SocketStream
-from tests.support.sockets import read
+from tests.support.sockets import exactly
 
 from .background import Call
 from .fake_agent import frame, hello
@@ -61,7 +61,7 @@ class Peer:
 
 
 def received(sock: socket.socket) -> int:
-    length, channel, kind, flags, _ = HEADER.unpack(read(sock, HEADER.size))
+    length, channel, kind, flags, _ = HEADER.unpack(exactly(sock, HEADER.size))
     assert (length, channel, flags) == (0, 0, 0)
     return int(kind)
 

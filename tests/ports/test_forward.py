@@ -18,7 +18,7 @@ import pytest
 from sandboxkit import ConfigError, PortError, SessionDestroyedError
 from sandboxkit._session import AgentSession
 from sandboxkit.conformance._tunnels import dial, is_over, leads_nowhere
-from tests.support.sockets import MIB, read, read_all, reset
+from tests.support.sockets import MIB, exactly, read_all, reset
 from tests.support.waiting import wait_until
 
 from .conftest import FreePort, Serve, echo
@@ -223,7 +223,7 @@ def test_a_client_that_reads_nothing_costs_little_and_holds_up_nobody(session: A
                 assert session.exec("echo", [str(number)]).stdout == f"{number}\n"
                 with dial(url) as client:
                     client.sendall(b"x" * 10_000)
-                    assert read(client, 10_000) == b"x" * 10_000
+                    assert exactly(client, 10_000) == b"x" * 10_000
             assert sent[0] < 64 * MIB
             assert resident() < before + 16 * MIB
             assert stalled.recv(MIB)
@@ -244,7 +244,7 @@ def test_a_server_that_reads_nothing_holds_up_nobody(session: AgentSession, serv
             assert session.exec("true").ok
             with dial(url) as client:
                 client.sendall(b"x" * 10_000)
-                assert read(client, 10_000) == b"x" * 10_000
+                assert exactly(client, 10_000) == b"x" * 10_000
         assert sent < 64 * MIB
         over.set()
 
